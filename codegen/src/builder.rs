@@ -171,12 +171,7 @@ impl Builder {
         self.attribute(Target::Trait, path, attribute)
     }
 
-    fn attribute(
-        mut self,
-        target: Target,
-        path: impl AsRef<str>,
-        attribute: impl AsRef<str>,
-    ) -> Self {
+    fn attribute(mut self, target: Target, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
         self.attributes.push(AttributeRule {
             target,
             path: path.as_ref().to_owned(),
@@ -220,10 +215,7 @@ impl Builder {
     /// ```
     #[must_use]
     pub fn extern_path(mut self, proto_path: impl AsRef<str>, rust_path: impl AsRef<str>) -> Self {
-        let paths = (
-            proto_path.as_ref().to_owned(),
-            rust_path.as_ref().to_owned(),
-        );
+        let paths = (proto_path.as_ref().to_owned(), rust_path.as_ref().to_owned());
         self.extern_paths.push(paths);
         self
     }

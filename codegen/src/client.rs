@@ -23,11 +23,13 @@ pub(crate) fn module(service: &Service, generator: &Generator) -> TokenStream {
     let doc = doc_attributes(&service.docs, &format!("Calls `{}`.", service.full_name));
     let attributes = generator.attributes(Target::Client, service);
     let deprecated = deprecation(service.is_deprecated);
-    let connect = generator.options.build_transport.then(|| quote! {
-        impl #client<::byway::Channel> {
-            /// Connects to `target`, for example `byway://host:port`.
-            pub async fn connect(target: impl AsRef<str>) -> Result<Self, ::byway::ConnectError> {
-                Ok(Self::new(::byway::Channel::connect(target).await?))
+    let connect = generator.options.build_transport.then(|| {
+        quote! {
+            impl #client<::byway::Channel> {
+                /// Connects to `target`, for example `byway://host:port`.
+                pub async fn connect(target: impl AsRef<str>) -> Result<Self, ::byway::ConnectError> {
+                    Ok(Self::new(::byway::Channel::connect(target).await?))
+                }
             }
         }
     });
@@ -97,32 +99,20 @@ pub(crate) fn module(service: &Service, generator: &Generator) -> TokenStream {
 
 /// The function that calls `method`.
 fn call(method: &Method, service: &Service) -> TokenStream {
-    let Method {
-        client_name,
-        static_name,
-        request,
-        response,
-        ..
-    } = method;
+    let Method { client_name, static_name, request, response, .. } = method;
     let instead = format!("Calls `{}/{}`.", service.full_name, method.proto_name);
     let doc = doc_attributes(&method.docs, &instead);
     let deprecated = deprecation(method.is_deprecated);
     let (argument, into_request) = match method.kind {
-        Kind::Unary | Kind::ServerStreaming => {
-            (quote!(::byway::IntoRequest<#request>), quote!(into_request))
+        Kind::Unary | Kind::ServerStreaming => (quote!(::byway::IntoRequest<#request>), quote!(into_request)),
+        Kind::ClientStreaming | Kind::Streaming => {
+            (quote!(::byway::IntoStreamingRequest<Message = #request>), quote!(into_streaming_request))
         }
-        Kind::ClientStreaming | Kind::Streaming => (
-            quote!(::byway::IntoStreamingRequest<Message = #request>),
-            quote!(into_streaming_request),
-        ),
     };
     let (function, answer) = match method.kind {
         Kind::Unary => (quote!(unary), quote!(#response)),
         Kind::ClientStreaming => (quote!(client_streaming), quote!(#response)),
-        Kind::ServerStreaming => (
-            quote!(server_streaming),
-            quote!(::byway::Streaming<#response>),
-        ),
+        Kind::ServerStreaming => (quote!(server_streaming), quote!(::byway::Streaming<#response>)),
         Kind::Streaming => (quote!(streaming), quote!(::byway::Streaming<#response>)),
     };
     quote! {

@@ -39,11 +39,7 @@ pub(crate) struct Descriptors {
 
 impl Descriptors {
     /// Parses `protos` and what they import from `includes`.
-    pub(crate) fn add_protos(
-        &mut self,
-        protos: &[PathBuf],
-        includes: &[PathBuf],
-    ) -> Result<(), Error> {
+    pub(crate) fn add_protos(&mut self, protos: &[PathBuf], includes: &[PathBuf]) -> Result<(), Error> {
         if protos.is_empty() {
             return Ok(());
         }
@@ -65,19 +61,13 @@ impl Descriptors {
             self.sources.extend(file.path().map(Path::to_owned));
         }
         self.sources.sort();
-        self.add_encoded_set(
-            compiler.encode_file_descriptor_set().into(),
-            "parsed sources",
-        )
+        self.add_encoded_set(compiler.encode_file_descriptor_set().into(), "parsed sources")
     }
 
     /// Reads a `FileDescriptorSet` from `path`.
     pub(crate) fn add_descriptor_file(&mut self, path: &Path) -> Result<(), Error> {
-        let bytes = fs::read(path).map_err(|source| Error::Io {
-            action: "read",
-            path: path.to_owned(),
-            source,
-        })?;
+        let bytes =
+            fs::read(path).map_err(|source| Error::Io { action: "read", path: path.to_owned(), source })?;
         self.sources.push(path.to_owned());
         self.add_encoded_set(bytes.into(), &path.display().to_string())
     }
@@ -159,8 +149,5 @@ fn unreachable_proto(proto: &Path, includes: &[PathBuf]) -> Error {
     } else {
         "no such file".to_owned()
     };
-    Error::Proto(vec![Problem::without_position(
-        Some(proto.to_owned()),
-        message,
-    )])
+    Error::Proto(vec![Problem::without_position(Some(proto.to_owned()), message)])
 }

@@ -18,10 +18,7 @@ use prost_types::{
 pub(crate) const SYNTAX: &str = "editions";
 
 /// Rewrites `file`, which is the decoded form of `encoded`, if it uses editions.
-pub(crate) fn lower(
-    file: &mut FileDescriptorProto,
-    encoded: &[u8],
-) -> Result<(), prost::DecodeError> {
+pub(crate) fn lower(file: &mut FileDescriptorProto, encoded: &[u8]) -> Result<(), prost::DecodeError> {
     if file.syntax() != SYNTAX {
         return Ok(());
     }
@@ -38,12 +35,7 @@ pub(crate) fn lower(
     Ok(())
 }
 
-fn lower_message(
-    message: &mut DescriptorProto,
-    mirror: &MessageMirror,
-    scope: &str,
-    outer: Features,
-) {
+fn lower_message(message: &mut DescriptorProto, mirror: &MessageMirror, scope: &str, outer: Features) {
     let name = format!("{scope}.{}", message.name());
     let features = outer.with(mirror.options.as_ref().and_then(|o| o.features));
     let map_entries: Vec<String> = (message.nested_type.iter())
@@ -110,19 +102,14 @@ struct Features {
 
 impl Features {
     /// What editions 2023 and 2024 start from.
-    const OF_EDITIONS: Self = Self {
-        presence: EXPLICIT,
-        repeated_encoding: PACKED,
-        message_encoding: LENGTH_PREFIXED,
-    };
+    const OF_EDITIONS: Self =
+        Self { presence: EXPLICIT, repeated_encoding: PACKED, message_encoding: LENGTH_PREFIXED };
 
     fn with(self, own: Option<FeaturesMirror>) -> Self {
         let own = own.unwrap_or_default();
         Self {
             presence: own.field_presence.unwrap_or(self.presence),
-            repeated_encoding: own
-                .repeated_field_encoding
-                .unwrap_or(self.repeated_encoding),
+            repeated_encoding: own.repeated_field_encoding.unwrap_or(self.repeated_encoding),
             message_encoding: own.message_encoding.unwrap_or(self.message_encoding),
         }
     }

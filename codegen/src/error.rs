@@ -67,13 +67,7 @@ pub struct Problem {
 impl Problem {
     /// A problem that is not at one place of a file.
     pub(crate) fn without_position(file: Option<PathBuf>, message: String) -> Self {
-        Self {
-            file,
-            position: None,
-            message,
-            help: None,
-            line: None,
-        }
+        Self { file, position: None, message, help: None, line: None }
     }
 
     fn from_diagnostic(
@@ -165,25 +159,16 @@ impl fmt::Display for Error {
                 Ok(())
             }
             Error::Descriptors { message } => f.write_str(message),
-            Error::Attribute {
-                path,
-                attribute,
-                source,
-            } => write!(
-                f,
-                "`{attribute}`, given for `{path}`, is not an attribute: {source}"
-            ),
+            Error::Attribute { path, attribute, source } => {
+                write!(f, "`{attribute}`, given for `{path}`, is not an attribute: {source}")
+            }
             Error::Generate { package, source } => {
                 write!(f, "cannot generate code for package `{package}`: {source}")
             }
-            Error::Io {
-                action,
-                path,
-                source,
-            } => write!(f, "cannot {action} {}: {source}", path.display()),
-            Error::NoOutDir => f.write_str(
-                "OUT_DIR is not set: generate from a build script, or say where with `out_dir`",
-            ),
+            Error::Io { action, path, source } => write!(f, "cannot {action} {}: {source}", path.display()),
+            Error::NoOutDir => {
+                f.write_str("OUT_DIR is not set: generate from a build script, or say where with `out_dir`")
+            }
         }
     }
 }
@@ -197,9 +182,7 @@ impl fmt::Debug for Error {
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Error::Attribute { source, .. } | Error::Generate { source, .. } => {
-                Some(source.as_ref())
-            }
+            Error::Attribute { source, .. } | Error::Generate { source, .. } => Some(source.as_ref()),
             Error::Io { source, .. } => Some(source),
             Error::Proto(_) | Error::Descriptors { .. } | Error::NoOutDir => None,
         }

@@ -78,12 +78,7 @@ fn space<T>(items: &mut [T], parts: impl Fn(&mut T) -> Option<(&mut Vec<Attribut
 }
 
 /// Only lines without comments may follow each other closely.
-fn space_one(
-    index: usize,
-    attributes: &mut Vec<Attribute>,
-    is_line: bool,
-    follows_line: &mut bool,
-) {
+fn space_one(index: usize, attributes: &mut Vec<Attribute>, is_line: bool, follows_line: &mut bool) {
     let is_close = is_line && *follows_line && attributes.is_empty();
     *follows_line = is_line;
     if index > 0 && !is_close {

@@ -29,11 +29,7 @@ impl Generator {
         let parsed = |rule: &AttributeRule| Ok((rule.clone(), parse_attribute(rule)?));
         Ok(Self {
             options: options.clone(),
-            attributes: options
-                .attributes
-                .iter()
-                .map(parsed)
-                .collect::<Result<_, _>>()?,
+            attributes: options.attributes.iter().map(parsed).collect::<Result<_, _>>()?,
         })
     }
 
@@ -53,13 +49,9 @@ impl Generator {
 }
 
 fn parse_attribute(rule: &AttributeRule) -> Result<TokenStream, Error> {
-    let attributes = syn::Attribute::parse_outer
-        .parse_str(&rule.text)
-        .map_err(|source| Error::Attribute {
-            path: rule.path.clone(),
-            attribute: rule.text.clone(),
-            source: source.into(),
-        })?;
+    let attributes = syn::Attribute::parse_outer.parse_str(&rule.text).map_err(|source| {
+        Error::Attribute { path: rule.path.clone(), attribute: rule.text.clone(), source: source.into() }
+    })?;
     Ok(attributes.iter().map(ToTokens::to_token_stream).collect())
 }
 
@@ -73,8 +65,8 @@ impl prost_build::ServiceGenerator for Generator {
         if self.options.build_server {
             tokens.extend(server::module(&service, self));
         }
-        let file = syn::parse2(tokens)
-            .unwrap_or_else(|error| panic!("service {}: {error}", service.proto_name));
+        let file =
+            syn::parse2(tokens).unwrap_or_else(|error| panic!("service {}: {error}", service.proto_name));
         buf.push_str(&format::rust(file));
     }
 }

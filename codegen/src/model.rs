@@ -85,9 +85,7 @@ impl Service {
             snake_name: snake(&service.name),
             docs: docs(&service.comments, &proto_name, options),
             is_deprecated: service.options.deprecated(),
-            methods: methods
-                .map(|method| Method::new(method, &full_name, &proto_name, options))
-                .collect(),
+            methods: methods.map(|method| Method::new(method, &full_name, &proto_name, options)).collect(),
             package: service.package.clone(),
             full_name,
             proto_name,
@@ -185,14 +183,8 @@ impl Method {
 }
 
 /// What every client has, and an rpc therefore cannot be called.
-const CLIENT_FUNCTIONS: [&str; 6] = [
-    "clone",
-    "new",
-    "connect",
-    "with_interceptor",
-    "max_decoding_message_size",
-    "max_encoding_message_size",
-];
+const CLIENT_FUNCTIONS: [&str; 6] =
+    ["clone", "new", "connect", "with_interceptor", "max_decoding_message_size", "max_encoding_message_size"];
 
 /// A name that prost made: valid, perhaps in its raw form.
 pub(crate) fn ident(name: &str) -> Ident {
@@ -226,8 +218,7 @@ fn message(rust_type: &str) -> TokenStream {
         true => rust_type.to_owned(),
         false => format!("super::{rust_type}"),
     };
-    path.parse()
-        .unwrap_or_else(|_| panic!("`{path}` is not a Rust type: see `extern_path`"))
+    path.parse().unwrap_or_else(|_| panic!("`{path}` is not a Rust type: see `extern_path`"))
 }
 
 /// The lines of documentation that the comments of `proto_name` make.
@@ -236,15 +227,10 @@ fn docs(comments: &Comments, proto_name: &str, options: &Builder) -> Vec<String>
         return Vec::new();
     }
     // prost knows what in a comment rustdoc would take for markup, and writes it as doc comments.
-    let attached = Comments {
-        leading_detached: Vec::new(),
-        ..comments.clone()
-    };
+    let attached = Comments { leading_detached: Vec::new(), ..comments.clone() };
     let mut text = String::new();
     attached.append_with_indent(0, &mut text);
-    text.lines()
-        .map(|line| line.strip_prefix("///").unwrap_or(line).to_owned())
-        .collect()
+    text.lines().map(|line| line.strip_prefix("///").unwrap_or(line).to_owned()).collect()
 }
 
 /// `lines` as documentation, or `instead` if there are none.
@@ -283,14 +269,8 @@ mod tests {
     fn only_relative_types_are_seen_from_outside() {
         let cases = [
             ("Reply", "super :: Reply"),
-            (
-                "super::other::r#type::Reply",
-                "super :: super :: other :: r#type :: Reply",
-            ),
-            (
-                "::byway::codegen::prost_types::Any",
-                ":: byway :: codegen :: prost_types :: Any",
-            ),
+            ("super::other::r#type::Reply", "super :: super :: other :: r#type :: Reply"),
+            ("::byway::codegen::prost_types::Any", ":: byway :: codegen :: prost_types :: Any"),
             ("crate::other::Reply", "crate :: other :: Reply"),
             ("()", "()"),
             ("u64", "u64"),

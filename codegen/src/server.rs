@@ -69,18 +69,11 @@ fn allow_stream_names(service: &Service, generator: &Generator) -> Option<TokenS
     let is_odd = |name: &str| name.starts_with(|c: char| !c.is_uppercase()) || name.contains('_');
     let mut methods = service.methods.iter();
     let is_any_odd = methods.any(|method| method.has_stream() && is_odd(&method.proto_name));
-    (is_any_odd && !generator.options.generate_default_stubs)
-        .then(|| quote!(#[allow(non_camel_case_types)]))
+    (is_any_odd && !generator.options.generate_default_stubs).then(|| quote!(#[allow(non_camel_case_types)]))
 }
 
 fn trait_method(method: &Method, service: &Service, generator: &Generator) -> TokenStream {
-    let Method {
-        name,
-        stream_name,
-        request,
-        response,
-        ..
-    } = method;
+    let Method { name, stream_name, request, response, .. } = method;
     let has_body = generator.options.generate_default_stubs;
     let result = service.imported("Result");
     let send = service.imported("Send");
@@ -139,10 +132,7 @@ fn trait_method(method: &Method, service: &Service, generator: &Generator) -> To
 /// The struct that serves an implementation, and its settings.
 fn server(service: &Service, generator: &Generator) -> TokenStream {
     let server = format_ident!("{}Server", service.name);
-    let doc = doc_attributes(
-        &[],
-        &format!("Serves an implementation of [`{}`].", service.name),
-    );
+    let doc = doc_attributes(&[], &format!("Serves an implementation of [`{}`].", service.name));
     let attributes = generator.attributes(Target::Server, service);
     let deprecated = deprecation(service.is_deprecated);
     let arc = service.imported("Arc");
@@ -227,10 +217,7 @@ fn dispatch(service: &Service, generator: &Generator) -> TokenStream {
     let server_call = service.imported("ServerCall");
     let handling = service.imported("Handling");
     let arc = service.imported("Arc");
-    let descriptors = service
-        .methods
-        .iter()
-        .map(|method| method.descriptor(service));
+    let descriptors = service.methods.iter().map(|method| method.descriptor(service));
 
     let arms = service.methods.iter().enumerate().map(|(position, method)| {
         let position = proc_macro2::Literal::usize_unsuffixed(position);

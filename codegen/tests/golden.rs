@@ -14,6 +14,7 @@ fn generated_code_is_what_it_was() {
     byway_build::configure()
         .out_dir(project.out_dir())
         .include_file("include.rs")
+        .file_descriptor_set(common::editions())
         .compile_protos(&protos, &[includes])
         .expect("the test protos are valid");
     let generated = common::read_all(&project.out_dir());
@@ -28,9 +29,8 @@ fn generated_code_is_what_it_was() {
     }
 
     let golden = common::read_all(&golden);
-    let names = |files: &std::collections::BTreeMap<String, String>| {
-        files.keys().cloned().collect::<Vec<_>>()
-    };
+    let names =
+        |files: &std::collections::BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&generated), names(&golden));
     for (name, text) in &generated {
         let first_difference =

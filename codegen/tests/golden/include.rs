@@ -2,6 +2,9 @@
 
 include!("_.rs");
 pub mod odd {
+    pub mod editions {
+        include!("odd.editions.rs");
+    }
     pub mod legacy {
         include!("odd.legacy.rs");
     }
