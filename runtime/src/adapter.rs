@@ -1,0 +1,475 @@
+//! Between HTTP-shaped gRPC and calls: any tower service as a handler, anything that begins calls as a `GrpcService`.
+//!
+//! So stock tonic clients run over byway's channel, and stock, layered or intercepted tonic servers behind byway's
+//! listener, unchanged. Messages cross without being decoded. Compressed ones are refused: byway's own framing has no
+//! place for them. Invariant: of a large message nothing is copied that came
+//! in one piece. Never: speaks HTTP/2.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, header};
+use http_body::{Body as _, Frame};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::metadata::MetadataMap;
+use tower_service::Service;
+
+use crate::client::{Upload, deadline, end, send, start};
+use crate::codec::Encoded;
+use crate::deadline::{Deadline, TIMEOUT_HEADER, format_timeout};
+use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part};
+use crate::method::MethodDescriptor;
+use crate::server::{Direct, Handling, ServerCall};
+use crate::session::RequestHead;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type HttpFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, BoxError>> + Send>>;
+
+/// Bytes before each message: a compression flag and a length.
+const PREFIX_LEN: usize = 5;
+
+/// A message up to this size is copied behind its prefix, a larger one is a frame of its own.
+const JOIN_MAX: usize = 4096;
+
+// ---- A tower service as a handler ----
+
+/// A tower service of any kind as something that byway dispatches to.
+pub struct TowerHandler(Box<dyn CloneService>);
+
+trait CloneService: Send + Sync {
+    fn answer(&self, request: http::Request<Body>) -> HttpFuture;
+}
+
+impl<S, B> CloneService for S
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    fn answer(&self, request: http::Request<Body>) -> HttpFuture {
+        let mut service = self.clone();
+        Box::pin(async move {
+            poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+            let response = service.call(request).await.map_err(Into::into)?;
+            Ok(response.map(Body::new))
+        })
+    }
+}
+
+impl TowerHandler {
+    /// Wraps a service, which is cloned for every call.
+    pub fn new<S, B>(service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self(Box::new(service))
+    }
+}
+
+impl Direct for TowerHandler {
+    fn methods(&self) -> &'static [MethodDescriptor] {
+        &[]
+    }
+
+    fn handle(&self, _: usize, call: ServerCall) -> Handling {
+        let request = http_request(&call);
+        match request {
+            Err(status) => Box::pin(async move { call.refuse(&status) }),
+            Ok(request) => {
+                let answer = self.0.answer(request);
+                Box::pin(relay(answer, call.call))
+            }
+        }
+    }
+}
+
+fn http_request(call: &ServerCall) -> Result<http::Request<Body>, Status> {
+    let mut headers = call.head.metadata.clone().into_headers();
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    if let Some(deadline) = call.context.deadline {
+        let timeout = format_timeout(deadline.remaining());
+        headers.insert(TIMEOUT_HEADER, timeout.parse().expect("digits and a letter"));
+    }
+    let end = call.ended.then(|| End::Outcome(Ok(MetadataMap::new())));
+    let first = Inbound { head: None, message: call.message.clone(), end };
+    let body =
+        RequestBody { call: call.call.by_ref(), pending: first, frames: VecDeque::new(), ended: false };
+    let mut request = http::Request::new(Body::new(body));
+    *request.method_mut() = http::Method::POST;
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.uri_mut() =
+        call.head.path.as_str().parse().map_err(|_| Status::unimplemented("the path is not one"))?;
+    *request.headers_mut() = headers;
+    request.extensions_mut().insert(call.context.clone());
+    Ok(request)
+}
+
+/// The messages of a call as an HTTP request body.
+struct RequestBody {
+    call: CallRef,
+    pending: Inbound,
+    frames: VecDeque<Bytes>,
+    ended: bool,
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(frame) = self.frames.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(frame))));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            if let Some(message) = self.pending.message.take() {
+                self.frames.extend(framed(message));
+                continue;
+            }
+            match self.pending.end.take() {
+                Some(End::Outcome(Ok(_))) => self.ended = true,
+                Some(End::Outcome(Err(status)) | End::NotSent(status)) => {
+                    self.ended = true;
+                    return Poll::Ready(Some(Err(status)));
+                }
+                None => match self.call.poll_receive(cx) {
+                    Poll::Ready(part) => self.pending = part,
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    }
+}
+
+/// Sends an HTTP response as the answer to `call`.
+async fn relay(answer: HttpFuture, mut call: Call) {
+    let response = match answer.await {
+        Ok(response) => response,
+        Err(error) => return call.by_ref().finish(&Status::from_error(error)),
+    };
+    let (parts, body) = response.into_parts();
+    if let Some(status) = Status::from_header_map(&parts.headers) {
+        return relay_end(&mut call, None, outcome(status, parts.headers)).await;
+    }
+    if parts.status != http::StatusCode::OK {
+        let text = format!("the service answered with HTTP status {}", parts.status);
+        return call.by_ref().finish(&Status::unknown(text));
+    }
+    let mut head = Some(MetadataMap::from_headers(parts.headers));
+    let mut messages = Messages::new(body);
+    loop {
+        match poll_fn(|cx| messages.poll_message(cx)).await {
+            Ok(Some(message)) => {
+                let metadata = head.take();
+                let encoded = Encoded(message);
+                let part = Part { head: metadata.as_ref(), message: Some(&encoded), end: None };
+                if let Err(error) = poll_fn(|cx| call.poll_answer(cx, part)).await {
+                    return call.by_ref().finish(&error.status());
+                }
+            }
+            Ok(None) => {
+                let trailers = messages.trailers.take().unwrap_or_default();
+                let status = Status::from_header_map(&trailers)
+                    .unwrap_or_else(|| Status::unknown("the service ended without a grpc-status"));
+                return relay_end(&mut call, head, outcome(status, trailers)).await;
+            }
+            Err(status) => return relay_end(&mut call, head, Err(status)).await,
+        }
+    }
+}
+
+async fn relay_end(call: &mut Call, head: Option<MetadataMap>, outcome: Result<MetadataMap, Status>) {
+    let part = Part { head: head.as_ref(), message: None, end: Some(outcome.as_ref()) };
+    if let Err(error) = poll_fn(|cx| call.poll_answer(cx, part)).await {
+        call.by_ref().finish(&error.status());
+    }
+}
+
+/// What trailers say: metadata when the status in them is OK.
+fn outcome(status: Status, trailers: HeaderMap) -> Result<MetadataMap, Status> {
+    if status.code() == tonic::Code::Ok { Ok(MetadataMap::from_headers(trailers)) } else { Err(status) }
+}
+
+// ---- What begins calls as a GrpcService ----
+
+/// Makes the call that an HTTP request of gRPC describes.
+///
+/// # Errors
+/// A status, when the call ended before the server said anything; tonic's client hands it to its caller as it is.
+pub async fn call<I: Invoke>(
+    invoke: I,
+    request: http::Request<Body>,
+) -> Result<http::Response<ResponseBody>, Status> {
+    let (parts, body) = request.into_parts();
+    let mut metadata = MetadataMap::from_headers(parts.headers);
+    let deadline = deadline(&invoke, &mut metadata)?;
+    let head = RequestHead { path: parts.uri.path(), deadline, metadata: &metadata };
+    let mut timer = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at())));
+    let begun = async {
+        let mut messages = Messages::new(body);
+        let (first, ended) = messages.ready_now().await?;
+        let first = first.map(Encoded);
+        let mut call =
+            start(&invoke, &head, first.as_ref().map(|first| first as &dyn crate::Encode), ended).await?;
+        let upload = (!ended).then(|| upload(call.by_ref(), messages));
+        let first = poll_fn(|cx| call.poll_reply(cx)).await;
+        Ok((call, upload, first))
+    };
+    let mut begun = std::pin::pin!(begun);
+    let (call, upload, mut first) = poll_fn(|cx| match begun.as_mut().poll(cx) {
+        Poll::Pending if timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) => {
+            Poll::Ready(Err(Deadline::status()))
+        }
+        poll => poll,
+    })
+    .await?;
+    let headers = match (first.head.take(), first.end.take_if(|_| first.message.is_none())) {
+        (None, Some(End::Outcome(Err(status)) | End::NotSent(status))) => return Err(status),
+        (head, end) => {
+            first.end = first.end.or(end);
+            head.unwrap_or_default().into_headers()
+        }
+    };
+    let mut response = http::Response::new(ResponseBody {
+        exchange: Some(Exchange { call, _upload: upload }),
+        pending: first,
+        frames: VecDeque::new(),
+        timer,
+    });
+    *response.version_mut() = http::Version::HTTP_2;
+    *response.headers_mut() = headers;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    Ok(response)
+}
+
+fn upload(call: CallRef, mut messages: Messages) -> Upload {
+    Upload::run(async move {
+        loop {
+            match poll_fn(|cx| messages.poll_message(cx)).await {
+                Ok(Some(message)) => {
+                    let encoded = Encoded(message);
+                    if !send(&call, Part { message: Some(&encoded), ..Part::default() }).await {
+                        return;
+                    }
+                }
+                Ok(None) => return end(&call).await,
+                Err(status) => return call.finish(&status),
+            }
+        }
+    })
+}
+
+struct Exchange {
+    call: Call,
+    _upload: Option<Upload>,
+}
+
+/// The replies to a call as an HTTP response body. Dropping it cancels the call.
+#[derive(Default)]
+pub struct ResponseBody {
+    exchange: Option<Exchange>,
+    pending: Inbound,
+    frames: VecDeque<Bytes>,
+    timer: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl std::fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ResponseBody").finish_non_exhaustive()
+    }
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(frame) = this.frames.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(frame))));
+            }
+            let Some(exchange) = &mut this.exchange else { return Poll::Ready(None) };
+            if let Some(message) = this.pending.message.take() {
+                this.frames.extend(framed(message));
+                continue;
+            }
+            if let Some(end) = this.pending.end.take() {
+                this.exchange = None;
+                return Poll::Ready(Some(match end {
+                    End::Outcome(Ok(trailers)) => {
+                        let mut headers = trailers.into_headers();
+                        headers.insert("grpc-status", HeaderValue::from_static("0"));
+                        Ok(Frame::trailers(headers))
+                    }
+                    End::Outcome(Err(status)) | End::NotSent(status) => Err(status),
+                }));
+            }
+            match exchange.call.poll_reply(cx) {
+                Poll::Ready(part) => this.pending = part,
+                Poll::Pending => {
+                    if !this.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+                        return Poll::Pending;
+                    }
+                    this.exchange = None;
+                    return Poll::Ready(Some(Err(Deadline::status())));
+                }
+            }
+        }
+    }
+}
+
+// ---- gRPC's framing of messages in a body ----
+
+/// A message behind its prefix: one frame, or two when it is large.
+fn framed(message: Bytes) -> impl Iterator<Item = Bytes> {
+    let mut prefix =
+        BytesMut::with_capacity(PREFIX_LEN + if message.len() <= JOIN_MAX { message.len() } else { 0 });
+    prefix.put_u8(0);
+    prefix.put_u32(message.len() as u32);
+    let rest = if message.len() <= JOIN_MAX {
+        prefix.put(message);
+        None
+    } else {
+        Some(message)
+    };
+    std::iter::once(prefix.freeze()).chain(rest)
+}
+
+/// The messages in a body.
+struct Messages {
+    body: Body,
+    /// What was read and not yet returned: the pieces of less than one message, or whole ones.
+    pieces: VecDeque<Bytes>,
+    buffered: usize,
+    trailers: Option<HeaderMap>,
+    ended: bool,
+}
+
+impl Messages {
+    fn new(body: Body) -> Self {
+        let ended = body.is_end_stream();
+        Self { body, pieces: VecDeque::new(), buffered: 0, trailers: None, ended }
+    }
+
+    /// The next message, or `None` at the end of the body.
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        loop {
+            if let Some(message) = self.take_message()? {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            if self.ended {
+                return Poll::Ready(match self.buffered {
+                    0 => Ok(None),
+                    _ => Err(Status::internal("the body ended within a message")),
+                });
+            }
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else { return Poll::Pending };
+            match frame.transpose()?.map(Frame::into_data) {
+                None => self.ended = true,
+                Some(Ok(data)) => {
+                    self.buffered += data.len();
+                    self.pieces.push_back(data);
+                }
+                Some(Err(other)) => {
+                    self.trailers = other.into_trailers().ok();
+                    self.ended = true;
+                }
+            }
+        }
+    }
+
+    /// The first message, if it can be had without waiting, and whether it is all there is: a unary request is then one
+    /// frame.
+    async fn ready_now(&mut self) -> Result<(Option<Bytes>, bool), Status> {
+        poll_fn(|cx| {
+            let first = match self.poll_message(cx) {
+                Poll::Pending => return Poll::Ready(Ok((None, false))),
+                Poll::Ready(Err(status)) => return Poll::Ready(Err(status)),
+                Poll::Ready(Ok(None)) => return Poll::Ready(Ok((None, true))),
+                Poll::Ready(Ok(Some(first))) => first,
+            };
+            if !self.ended && self.buffered == 0 {
+                // Whatever comes next stays where it is: only the end is looked for.
+                if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+                    match frame.transpose() {
+                        Err(status) => return Poll::Ready(Err(status)),
+                        Ok(None) => self.ended = true,
+                        Ok(Some(frame)) => match frame.into_data() {
+                            Ok(data) => {
+                                self.buffered += data.len();
+                                self.pieces.push_back(data);
+                            }
+                            Err(_) => self.ended = true,
+                        },
+                    }
+                }
+            }
+            Poll::Ready(Ok((Some(first), self.ended && self.buffered == 0)))
+        })
+        .await
+    }
+
+    fn take_message(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.buffered < PREFIX_LEN {
+            return Ok(None);
+        }
+        let mut prefix = [0; PREFIX_LEN];
+        let mut seen = self.pieces.iter().flat_map(|piece| piece.iter());
+        prefix.fill_with(|| seen.next().copied().unwrap_or_default());
+        let [flag, len @ ..] = prefix;
+        if flag != 0 {
+            return Err(Status::unimplemented(
+                "compressed messages do not travel over byway's own framing: turn send_compressed off on this side",
+            ));
+        }
+        let len = u32::from_be_bytes(len) as usize;
+        if self.buffered < PREFIX_LEN + len {
+            return Ok(None);
+        }
+        self.take(PREFIX_LEN);
+        Ok(Some(self.take(len)))
+    }
+
+    /// The next `len` bytes, which are there; without a copy when one piece holds them.
+    fn take(&mut self, len: usize) -> Bytes {
+        self.buffered -= len;
+        while self.pieces.front().is_some_and(Bytes::is_empty) {
+            self.pieces.pop_front();
+        }
+        if let Some(front) = self.pieces.front_mut()
+            && front.len() >= len
+        {
+            return front.split_to(len);
+        }
+        let mut joined = BytesMut::with_capacity(len);
+        while joined.len() < len {
+            let Some(mut piece) = self.pieces.pop_front() else { break };
+            let part = piece.split_to(piece.len().min(len - joined.len()));
+            joined.put(part);
+            if !piece.is_empty() {
+                self.pieces.push_front(piece);
+            }
+        }
+        joined.freeze()
+    }
+}

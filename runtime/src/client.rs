@@ -1,0 +1,342 @@
+//! What generated clients call: the four kinds of calls, above whatever carries them.
+//!
+//! Owns a client's policy: deadlines, size limits, retries of what was never sent, cardinality. Invariant: a call is
+//! sent a second time only when the first was never sent. Never: knows a transport.
+
+use std::future::{Future, poll_fn};
+use std::task::{Context, Poll};
+
+use http::Extensions;
+use prost::Message;
+use tokio::task::AbortHandle;
+use tokio_stream::{Stream, StreamExt};
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::codec::{Encode, decode};
+use crate::deadline::Deadline;
+use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part, StartError};
+use crate::limits::DEFAULT_MAX_DECODING;
+use crate::method::MethodDescriptor;
+use crate::session::RequestHead;
+use crate::streaming::{Source, StreamingParts, too_large};
+
+/// How often a call that was never sent is sent again.
+///
+/// More than one, since a pool of servers that is being restarted may refuse several times; bounded, since every
+/// attempt after a refusal opens a connection.
+const RESENDS: usize = 4;
+
+/// What a generated client applies to each of its calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Largest reply, in bytes. Default 4 MiB, as in tonic.
+    pub max_decoding_message_size: Option<usize>,
+    /// Largest request, in bytes. Default: what the server accepts.
+    pub max_encoding_message_size: Option<usize>,
+}
+
+impl CallOptions {
+    fn decoding_limit(&self) -> usize {
+        self.max_decoding_message_size.unwrap_or(DEFAULT_MAX_DECODING)
+    }
+
+    fn check_request(&self, message: &dyn Encode) -> Result<(), Status> {
+        check_encoding(message, self.max_encoding_message_size)
+    }
+}
+
+/// # Errors
+/// `RESOURCE_EXHAUSTED` when `message` is larger than its sender allows itself.
+pub(crate) fn check_encoding(message: &dyn Encode, limit: Option<usize>) -> Result<(), Status> {
+    let Some(limit) = limit else { return Ok(()) };
+    let len = message.encoded_len();
+    if len <= limit {
+        return Ok(());
+    }
+    Err(Status::resource_exhausted(format!(
+        "a message of {len} bytes is larger than the {limit} bytes that may be sent (max_encoding_message_size)"
+    )))
+}
+
+/// One request, one reply.
+///
+/// # Errors
+/// The status that the call ended with.
+pub async fn unary<I: Invoke, Req: Message, Rep: Message + Default>(
+    invoke: &I,
+    method: &MethodDescriptor,
+    options: CallOptions,
+    request: Request<Req>,
+) -> Result<Response<Rep>, Status> {
+    let (mut metadata, _, message) = request.into_parts();
+    options.check_request(&message)?;
+    let deadline = deadline(invoke, &mut metadata)?;
+    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    within(deadline, async {
+        let mut resends = 0;
+        loop {
+            let mut call = start(invoke, &head, Some(&message), true).await?;
+            match single_reply(&mut call, options.decoding_limit()).await {
+                Err(Ended::NotSent(_)) if resends < RESENDS => resends += 1,
+                Err(ended) => return Err(ended.into_status()),
+                Ok(response) => return Ok(response),
+            }
+        }
+    })
+    .await
+}
+
+/// Many requests, one reply.
+///
+/// # Errors
+/// The status that the call ended with.
+pub async fn client_streaming<I, S, Rep>(
+    invoke: &I,
+    method: &MethodDescriptor,
+    options: CallOptions,
+    request: Request<S>,
+) -> Result<Response<Rep>, Status>
+where
+    I: Invoke,
+    S: Stream<Item: Message> + Send + 'static,
+    Rep: Message + Default,
+{
+    let (mut metadata, _, messages) = request.into_parts();
+    let deadline = deadline(invoke, &mut metadata)?;
+    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    within(deadline, async {
+        let mut call = start(invoke, &head, None, false).await?;
+        let _upload = Upload::spawn(call.by_ref(), messages, options);
+        single_reply(&mut call, options.decoding_limit()).await.map_err(Ended::into_status)
+    })
+    .await
+}
+
+/// One request, many replies.
+///
+/// # Errors
+/// The status that the call ended with before its first reply.
+pub async fn server_streaming<I: Invoke, Req: Message, Rep: Message + Default + 'static>(
+    invoke: &I,
+    method: &MethodDescriptor,
+    options: CallOptions,
+    request: Request<Req>,
+) -> Result<Response<Streaming<Rep>>, Status> {
+    let (mut metadata, _, message) = request.into_parts();
+    options.check_request(&message)?;
+    let deadline = deadline(invoke, &mut metadata)?;
+    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    within(deadline, async {
+        let mut resends = 0;
+        loop {
+            let call = start(invoke, &head, Some(&message), true).await?;
+            match many_replies(Replies { call, _upload: None }, deadline, options).await {
+                Err(Ended::NotSent(_)) if resends < RESENDS => resends += 1,
+                Err(ended) => return Err(ended.into_status()),
+                Ok(response) => return Ok(response),
+            }
+        }
+    })
+    .await
+}
+
+/// Many requests, many replies.
+///
+/// # Errors
+/// The status that the call ended with before its first reply.
+pub async fn streaming<I, S, Rep>(
+    invoke: &I,
+    method: &MethodDescriptor,
+    options: CallOptions,
+    request: Request<S>,
+) -> Result<Response<Streaming<Rep>>, Status>
+where
+    I: Invoke,
+    S: Stream<Item: Message> + Send + 'static,
+    Rep: Message + Default + 'static,
+{
+    let (mut metadata, _, messages) = request.into_parts();
+    let deadline = deadline(invoke, &mut metadata)?;
+    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    within(deadline, async {
+        let call = start(invoke, &head, None, false).await?;
+        let upload = Upload::spawn(call.by_ref(), messages, options);
+        let replies = Replies { call, _upload: Some(upload) };
+        many_replies(replies, deadline, options).await.map_err(Ended::into_status)
+    })
+    .await
+}
+
+/// How a call ended that has no reply.
+enum Ended {
+    NotSent(Status),
+    Status(Status),
+}
+
+impl Ended {
+    fn into_status(self) -> Status {
+        match self {
+            Self::NotSent(status) | Self::Status(status) => status,
+        }
+    }
+}
+
+impl From<Status> for Ended {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+/// The deadline that the request names, or the default one of what carries it.
+pub(crate) fn deadline<I: Invoke + ?Sized>(
+    invoke: &I,
+    metadata: &mut MetadataMap,
+) -> Result<Option<Deadline>, Status> {
+    let named = Deadline::take(metadata)?;
+    Ok(named.or_else(|| invoke.default_timeout().and_then(Deadline::after)))
+}
+
+/// Drops `call`, and with it cancels the call, when the deadline passes.
+pub(crate) async fn within<T>(
+    deadline: Option<Deadline>,
+    call: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    match deadline {
+        None => call.await,
+        Some(deadline) => {
+            tokio::time::timeout_at(deadline.at(), call).await.unwrap_or_else(|_| Err(Deadline::status()))
+        }
+    }
+}
+
+/// Starts a call as soon as there is something to carry it.
+pub(crate) async fn start<I: Invoke + ?Sized>(
+    invoke: &I,
+    head: &RequestHead<'_>,
+    message: Option<&dyn Encode>,
+    end: bool,
+) -> Result<Call, Status> {
+    loop {
+        match invoke.start(head, message, end) {
+            Ok(call) => return Ok(call),
+            Err(StartError::Busy) => invoke.ready().await?,
+            Err(StartError::Failed(status)) => return Err(status),
+        }
+    }
+}
+
+async fn single_reply<Rep: Message + Default>(call: &mut Call, limit: usize) -> Result<Response<Rep>, Ended> {
+    let mut metadata = MetadataMap::new();
+    let mut message = None;
+    loop {
+        let part = poll_fn(|cx| call.poll_reply(cx)).await;
+        if let Some(head) = part.head {
+            metadata = head;
+        }
+        if let Some(bytes) = part.message {
+            if bytes.len() > limit {
+                return Err(too_large(bytes.len(), limit).into());
+            }
+            if message.replace(bytes).is_some() {
+                return Err(Status::unimplemented("the server sent several replies to a unary call").into());
+            }
+        }
+        match part.end {
+            None => {}
+            Some(End::NotSent(status)) => return Err(Ended::NotSent(status)),
+            Some(End::Outcome(Err(status))) => return Err(status.into()),
+            Some(End::Outcome(Ok(trailers))) => {
+                let message = message
+                    .ok_or_else(|| Status::unimplemented("the server ended a unary call without a reply"))?;
+                if !trailers.is_empty() {
+                    let mut all = metadata.into_headers();
+                    all.extend(trailers.into_headers());
+                    metadata = MetadataMap::from_headers(all);
+                }
+                return Ok(Response::from_parts(metadata, decode(message)?, Extensions::new()));
+            }
+        }
+    }
+}
+
+async fn many_replies<Rep: Message + Default + 'static>(
+    mut replies: Replies,
+    deadline: Option<Deadline>,
+    options: CallOptions,
+) -> Result<Response<Streaming<Rep>>, Ended> {
+    let mut first = poll_fn(|cx| replies.call.poll_reply(cx)).await;
+    let metadata = match (first.head.take(), &mut first) {
+        (Some(metadata), _) => metadata,
+        (None, Inbound { end: Some(End::Outcome(Ok(_))), .. }) => MetadataMap::new(),
+        (None, part) => match part.end.take() {
+            Some(End::NotSent(status)) => return Err(Ended::NotSent(status)),
+            Some(End::Outcome(Err(status))) => return Err(status.into()),
+            _ => return Err(Status::internal("the reply began without initial metadata").into()),
+        },
+    };
+    let parts = StreamingParts { source: replies, first, deadline, limit: options.decoding_limit() };
+    Ok(Response::from_parts(metadata, parts.into_replies(), Extensions::new()))
+}
+
+/// The replies to a call, and its requests while they are still being sent.
+struct Replies {
+    call: Call,
+    _upload: Option<Upload>,
+}
+
+impl Source for Replies {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Inbound> {
+        self.call.poll_reply(cx)
+    }
+}
+
+/// The task that sends the requests of a call. It ends with the call.
+pub(crate) struct Upload(AbortHandle);
+
+impl Upload {
+    fn spawn<S>(call: CallRef, messages: S, options: CallOptions) -> Self
+    where
+        S: Stream<Item: Message> + Send + 'static,
+    {
+        Self::run(async move {
+            let mut messages = std::pin::pin!(messages);
+            while let Some(message) = messages.next().await {
+                if let Err(status) = options.check_request(&message) {
+                    return call.finish(&status);
+                }
+                if !send(&call, Part { message: Some(&message), ..Part::default() }).await {
+                    return;
+                }
+            }
+            end(&call).await;
+        })
+    }
+
+    pub(crate) fn run(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task).abort_handle())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Sends a part of a request; `false` when the call is over, or ended because of it.
+pub(crate) async fn send(call: &CallRef, part: Part<'_>) -> bool {
+    match poll_fn(|cx| call.poll_send(cx, part)).await {
+        Ok(()) => true,
+        Err(error) => {
+            call.finish(&error.status());
+            false
+        }
+    }
+}
+
+/// Says that the request is complete.
+pub(crate) async fn end(call: &CallRef) {
+    let empty = MetadataMap::new();
+    send(call, Part { end: Some(Ok(&empty)), ..Part::default() }).await;
+}

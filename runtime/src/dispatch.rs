@@ -1,0 +1,286 @@
+//! From a call that arrived to its handler.
+//!
+//! Owns [`Router`] (path to handler), and a server's policy, which holds for every transport: admission, deadlines,
+//! cancellation, containment of panics, and where a handler runs. A handler is first polled where its call was read,
+//! holding no lock; one that is not ready at once becomes a task. Handlers that compute before their first await would
+//! hold up a connection: each turn of a driver has a time budget ([`Inline`]), after which calls become tasks at once,
+//! and methods that are slow on average always do.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+use tonic::Status;
+
+use crate::adapter::TowerHandler;
+use crate::deadline::Deadline;
+use crate::invoke::CallRef;
+use crate::server::{Direct, Handling, ServerCall, unknown_method};
+
+/// Time that handlers may take within one turn of a driver before further calls become tasks: long enough for a
+/// batch of small ones, short against the time-out of anything.
+const TURN_BUDGET: Duration = Duration::from_micros(200);
+
+/// A method whose first poll takes longer on average is never polled by a driver. A task costs about a microsecond, so
+/// above this running elsewhere wins as soon as there is a second core.
+const SLOW_NS: u64 = 50_000;
+
+/// Which handler answers which path.
+#[derive(Default)]
+pub struct Router {
+    methods: HashMap<&'static str, Route>,
+    services: HashMap<&'static str, Arc<Route>>,
+    /// Calls that have become tasks.
+    running: Arc<AtomicUsize>,
+    max_running: Option<usize>,
+}
+
+struct Route {
+    handler: Arc<dyn Direct>,
+    method: usize,
+    cost: Arc<Cost>,
+}
+
+impl Router {
+    /// Routes the methods of a generated service to it.
+    ///
+    /// # Errors
+    /// The path that is taken already.
+    pub fn add_direct(&mut self, service: impl Direct) -> Result<(), &'static str> {
+        let handler: Arc<dyn Direct> = Arc::new(service);
+        for (method, descriptor) in handler.methods().iter().enumerate() {
+            let route = Route { handler: Arc::clone(&handler), method, cost: Arc::default() };
+            if self.methods.insert(descriptor.path(), route).is_some() {
+                return Err(descriptor.path());
+            }
+        }
+        Ok(())
+    }
+
+    /// Routes every path of the service with this name to a tower service.
+    ///
+    /// # Errors
+    /// The name, when it is taken already.
+    pub fn add_tower(&mut self, name: &'static str, service: TowerHandler) -> Result<(), &'static str> {
+        let route = Route { handler: Arc::new(service), method: 0, cost: Arc::default() };
+        match self.services.insert(name, Arc::new(route)) {
+            None => Ok(()),
+            Some(_) => Err(name),
+        }
+    }
+
+    /// Refuses calls with `RESOURCE_EXHAUSTED` while `max` are running, over all connections.
+    pub fn limit_running(&mut self, max: usize) {
+        self.max_running = Some(max);
+    }
+
+    /// Calls that are running as tasks, over all connections.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    fn route(&self, path: &str) -> Option<&Route> {
+        if let Some(route) = self.methods.get(path) {
+            return Some(route);
+        }
+        let (service, _method) = path.strip_prefix('/')?.rsplit_once('/')?;
+        self.services.get(service).map(|route| &**route)
+    }
+
+    /// Answers `call`: at once, when its handler is ready at once and `inline` allows it; otherwise in a task.
+    pub fn dispatch(&self, call: ServerCall, inline: &mut Inline) {
+        let Some(route) = self.route(call.path().as_str()) else {
+            let status = unknown_method(call.path().as_str());
+            return call.refuse(&status);
+        };
+        if let Some(max) = self.max_running
+            && self.running() >= max
+        {
+            let text = format!("the server is answering {max} calls, its limit");
+            return call.refuse(&Status::resource_exhausted(text));
+        }
+        let deadline = call.context.deadline;
+        if deadline.is_some_and(|deadline| deadline.is_over()) {
+            return call.refuse(&Deadline::status());
+        }
+        let reference = call.call.by_ref();
+        let mut handling = Some(route.handler.handle(route.method, call));
+        let first_poll = if inline.is_spent() || route.cost.is_slow() {
+            Some(Arc::clone(&route.cost))
+        } else {
+            let done = poll_contained(&mut handling, &mut Context::from_waker(Waker::noop())).is_ready();
+            route.cost.record(inline.lap());
+            if done {
+                return;
+            }
+            None
+        };
+        let running = Running::new(&self.running);
+        let timer = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at())));
+        tokio::spawn(Supervised { handling, call: reference, timer, first_poll, _running: running });
+    }
+}
+
+/// Polls a handler; one that panicked is done: its call ends with `INTERNAL` as the handler unwinds.
+fn poll_contained(handling: &mut Option<Handling>, cx: &mut Context<'_>) -> Poll<()> {
+    let poll = || {
+        let Some(running) = handling else { return Poll::Ready(()) };
+        if running.as_mut().poll(cx).is_ready() {
+            // Dropped in here, since what a handler owns may panic too.
+            *handling = None;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    };
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(poll) => poll,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<&str>()
+                .copied()
+                .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            tracing::error!(
+                panic = text.unwrap_or("not a text"),
+                "a handler panicked; its call ends with INTERNAL"
+            );
+            // What is left of it may panic again; nothing of it is needed.
+            let _ = catch_unwind(AssertUnwindSafe(|| *handling = None));
+            Poll::Ready(())
+        }
+    }
+}
+
+/// Drops a handler that has not finished.
+fn drop_contained(handling: &mut Option<Handling>) {
+    if catch_unwind(AssertUnwindSafe(|| *handling = None)).is_err() {
+        tracing::error!("a handler panicked while it was dropped");
+    }
+}
+
+/// A handler that runs as a task: ends with its call, its deadline, its panic or its answer.
+struct Supervised {
+    handling: Option<Handling>,
+    call: CallRef,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Where to note how long the first poll takes, when that was not yet done.
+    first_poll: Option<Arc<Cost>>,
+    _running: Running,
+}
+
+impl Future for Supervised {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.call.poll_over(cx).is_ready() {
+            drop_contained(&mut self.handling);
+            return Poll::Ready(());
+        }
+        if let Some(timer) = &mut self.timer
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            self.call.finish(&Deadline::status());
+            drop_contained(&mut self.handling);
+            return Poll::Ready(());
+        }
+        match self.first_poll.take() {
+            None => poll_contained(&mut self.handling, cx),
+            Some(cost) => {
+                let started = Instant::now();
+                let polled = poll_contained(&mut self.handling, cx);
+                cost.record(started.elapsed());
+                polled
+            }
+        }
+    }
+}
+
+/// Counts a call that has become a task.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How long the first poll of a method takes: a moving average over about eight calls, in nanoseconds.
+#[derive(Default)]
+struct Cost(AtomicU64);
+
+impl Cost {
+    fn record(&self, elapsed: Duration) {
+        let sample = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        let average = self.0.load(Ordering::Relaxed);
+        // Lost updates between threads only make the average a little older.
+        self.0.store(average - average / 8 + sample / 8, Ordering::Relaxed);
+    }
+
+    fn is_slow(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > SLOW_NS
+    }
+}
+
+/// What is left of one turn's time for handlers.
+#[derive(Debug)]
+pub struct Inline {
+    last: Instant,
+    spent: Duration,
+}
+
+impl Inline {
+    /// The budget of a turn that begins now.
+    pub fn new() -> Self {
+        Self { last: Instant::now(), spent: Duration::ZERO }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.spent >= TURN_BUDGET
+    }
+
+    /// Time since the last lap; one reading of the clock per call.
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        let lap = now - self.last;
+        self.last = now;
+        self.spent += lap;
+        lap
+    }
+}
+
+impl Default for Inline {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_becomes_slow_after_slow_calls_and_fast_again_after_fast_ones() {
+        let cost = Cost::default();
+        assert!(!cost.is_slow());
+        cost.record(Duration::from_millis(1));
+        assert!(cost.is_slow(), "one call of a millisecond is an average of 125 µs");
+        for _ in 0..20 {
+            cost.record(Duration::from_micros(1));
+        }
+        assert!(!cost.is_slow());
+        cost.record(Duration::from_micros(300));
+        assert!(!cost.is_slow(), "one slow call among many does not make a method slow");
+    }
+}

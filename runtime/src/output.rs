@@ -1,0 +1,299 @@
+//! Where outgoing messages are encoded.
+//!
+//! Owns [`Output`], the `BufMut` that prost writes into, and [`Segments`], a queue of bytes that goes
+//! to a socket in vectored writes. Small writes are copied into one contiguous memory; a large
+//! [`Bytes`] is taken by reference and remembered as an [`Insert`] at its place in that memory, so a
+//! large `bytes` field is never copied.
+//!
+//! Invariant: the inserts of one memory are sorted by offset, and no offset is past the memory's length.
+//! Never: blocks, allocates for a payload it can reference, or fails for lack of space in `Segments`.
+#![expect(
+    unsafe_code,
+    reason = "BufMut is an unsafe trait; its contract is delegated to bytes' own implementations"
+)]
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+
+use bytes::buf::UninitSlice;
+use bytes::{Buf, BufMut, Bytes};
+
+/// A `Bytes` of at least this many bytes travels by reference.
+///
+/// Below it one more `IoSlice`, a reference count and a queue entry cost more than copying the bytes.
+pub const REFERENCE_MIN: usize = 4096;
+
+/// Memory that `Segments` keeps once it is empty. A larger buffer, left by one large message, is freed.
+const KEEP_CAPACITY: usize = 256 * 1024;
+
+/// A `Bytes` that belongs at `offset` of the memory beside it.
+#[derive(Debug, Clone)]
+pub struct Insert {
+    /// How many bytes of the memory come before it.
+    pub offset: usize,
+    /// What is sent there, by reference.
+    pub bytes: Bytes,
+}
+
+/// The buffer that one frame is encoded into.
+///
+/// A link chooses the memory: a growing queue for byte streams, or a fixed buffer, which for RDMA is a
+/// registered one. Encoding more than a fixed buffer holds panics, as `BufMut` asks; a link therefore
+/// asks [`Encode::encoded_len`](crate::Encode::encoded_len) first.
+#[derive(Debug)]
+pub struct Output<'a> {
+    memory: Memory<'a>,
+    inserts: &'a mut VecDeque<Insert>,
+    inserted: usize,
+}
+
+#[derive(Debug)]
+enum Memory<'a> {
+    Growing(&'a mut Vec<u8>),
+    Fixed { rest: &'a mut [MaybeUninit<u8>], filled: usize },
+}
+
+impl<'a> Output<'a> {
+    /// Encodes into `memory`; what is taken by reference goes to `inserts`, its offsets counted from the
+    /// start of `memory`.
+    pub fn fixed(memory: &'a mut [MaybeUninit<u8>], inserts: &'a mut VecDeque<Insert>) -> Self {
+        Self { memory: Memory::Fixed { rest: memory, filled: 0 }, inserts, inserted: 0 }
+    }
+
+    /// Bytes in the memory so far, those taken by reference not counted.
+    pub fn filled(&self) -> usize {
+        match &self.memory {
+            Memory::Growing(memory) => memory.len(),
+            Memory::Fixed { filled, .. } => *filled,
+        }
+    }
+
+    /// Bytes taken by reference so far.
+    pub fn inserted(&self) -> usize {
+        self.inserted
+    }
+
+    /// Sends `bytes` from where they are.
+    pub fn insert(&mut self, bytes: Bytes) {
+        self.inserted += bytes.len();
+        let offset = self.filled();
+        self.inserts.push_back(Insert { offset, bytes });
+    }
+}
+
+// SAFETY: `chunk_mut`, `advance_mut` and `remaining_mut` forward to the implementations that bytes has
+// for `Vec<u8>` and `&mut [MaybeUninit<u8>]`, always of the same memory, so whatever they promise holds.
+unsafe impl BufMut for Output<'_> {
+    fn remaining_mut(&self) -> usize {
+        match &self.memory {
+            Memory::Growing(memory) => memory.remaining_mut(),
+            Memory::Fixed { rest, .. } => rest.len(),
+        }
+    }
+
+    unsafe fn advance_mut(&mut self, count: usize) {
+        match &mut self.memory {
+            // SAFETY: the caller has initialised `count` bytes of the chunk that `Vec` handed out.
+            Memory::Growing(memory) => unsafe { memory.advance_mut(count) },
+            Memory::Fixed { rest, filled } => {
+                // SAFETY: the caller has initialised `count` bytes of the chunk, which was `rest`.
+                unsafe { rest.advance_mut(count) };
+                *filled += count;
+            }
+        }
+    }
+
+    fn chunk_mut(&mut self) -> &mut UninitSlice {
+        match &mut self.memory {
+            Memory::Growing(memory) => memory.chunk_mut(),
+            Memory::Fixed { rest, .. } => rest.chunk_mut(),
+        }
+    }
+
+    fn put<T: Buf>(&mut self, mut source: T) {
+        // For a `Bytes` that is its only chunk, `copy_to_bytes` is a reference, not a copy.
+        if source.remaining() >= REFERENCE_MIN {
+            let bytes = source.copy_to_bytes(source.remaining());
+            return self.insert(bytes);
+        }
+        while source.has_remaining() {
+            let count = source.chunk().len();
+            self.put_slice(source.chunk());
+            source.advance(count);
+        }
+    }
+
+    fn put_slice(&mut self, source: &[u8]) {
+        match &mut self.memory {
+            Memory::Growing(memory) => memory.extend_from_slice(source),
+            Memory::Fixed { rest, filled } => {
+                rest.put_slice(source);
+                *filled += source.len();
+            }
+        }
+    }
+}
+
+/// A queue of encoded bytes that leaves by vectored writes.
+#[derive(Debug, Default)]
+pub struct Segments {
+    memory: Vec<u8>,
+    inserts: VecDeque<Insert>,
+    /// Bytes of `memory` that have left.
+    read: usize,
+    /// Bytes that have not left, inserts included.
+    len: usize,
+}
+
+impl Segments {
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends what `encode` writes.
+    pub fn append(&mut self, encode: impl FnOnce(&mut Output<'_>)) {
+        let before = self.memory.len();
+        let mut output =
+            Output { memory: Memory::Growing(&mut self.memory), inserts: &mut self.inserts, inserted: 0 };
+        encode(&mut output);
+        let inserted = output.inserted;
+        self.len += self.memory.len() - before + inserted;
+    }
+
+    /// What to write next, piece by piece, in order. None is empty.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let places = self.inserts.iter().map(|insert| (insert.offset, &insert.bytes[..]));
+        places
+            .chain([(self.memory.len(), &[][..])])
+            .scan(self.read, |from, (offset, inserted)| {
+                let before = &self.memory[*from..offset];
+                *from = offset;
+                Some([before, inserted])
+            })
+            .flatten()
+            .filter(|piece| !piece.is_empty())
+    }
+
+    /// Fills `slices` with what to write next, in order, and returns how many it filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let filled = slices.iter_mut().zip(self.pieces()).map(|(slice, piece)| *slice = IoSlice::new(piece));
+        filled.count()
+    }
+
+    /// Forgets the first `count` bytes: they have left.
+    ///
+    /// # Panics
+    /// When `count` is more than [`len`](Self::len).
+    pub fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.len, "advanced past the end of the queue");
+        self.len -= count;
+        while let Some(insert) = self.inserts.front_mut() {
+            let before = count.min(insert.offset - self.read);
+            self.read += before;
+            count -= before;
+            let within = count.min(insert.bytes.len());
+            insert.bytes.advance(within);
+            count -= within;
+            if self.read < insert.offset || !insert.bytes.is_empty() {
+                return;
+            }
+            self.inserts.pop_front();
+        }
+        self.read += count;
+        if self.len == 0 {
+            self.reset();
+        }
+    }
+
+    fn reset(&mut self) {
+        self.read = 0;
+        self.memory.clear();
+        if self.memory.capacity() > KEEP_CAPACITY {
+            self.memory = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flatten(segments: &Segments) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let count = segments.slices(&mut slices);
+        slices[..count].iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn small_writes_are_copied_together_and_large_bytes_are_referenced() {
+        let large = Bytes::from(vec![7; REFERENCE_MIN]);
+        let mut segments = Segments::default();
+        segments.append(|out| {
+            out.put_slice(b"ab");
+            out.put(large.clone());
+            out.put(Bytes::from_static(b"cd"));
+        });
+        let mut slices = [IoSlice::new(&[]); 4];
+        assert_eq!(segments.slices(&mut slices), 3);
+        assert_eq!(&*slices[0], b"ab");
+        assert_eq!(slices[1].as_ptr(), large.as_ptr(), "sent from where it is");
+        assert_eq!(&*slices[2], b"cd");
+        assert_eq!(segments.len(), 4 + REFERENCE_MIN);
+    }
+
+    #[test]
+    fn every_split_of_the_queue_leaves_the_right_rest() {
+        let large = Bytes::from((0..REFERENCE_MIN).map(|n| n as u8).collect::<Vec<_>>());
+        let build = || {
+            let mut segments = Segments::default();
+            for _ in 0..2 {
+                segments.append(|out| {
+                    out.put_slice(b"head");
+                    out.put(large.clone());
+                    out.put(large.clone());
+                    out.put_slice(b"tail");
+                });
+            }
+            segments
+        };
+        let whole = flatten(&build());
+        for first in (0..whole.len()).step_by(61) {
+            let mut segments = build();
+            segments.advance(first);
+            assert_eq!(flatten(&segments), whole[first..], "after {first}");
+            segments.advance(whole.len() - first);
+            assert!(segments.is_empty());
+            segments.append(|out| out.put_slice(b"again"));
+            assert_eq!(flatten(&segments), b"again");
+        }
+    }
+
+    #[test]
+    fn a_fixed_buffer_holds_what_is_copied_and_lists_what_is_not() {
+        let large = Bytes::from(vec![7; REFERENCE_MIN]);
+        let mut memory = [MaybeUninit::uninit(); 8];
+        let mut inserts = VecDeque::new();
+        let mut output = Output::fixed(&mut memory, &mut inserts);
+        output.put_u8(1);
+        output.put(large.clone());
+        output.put_slice(&[2, 3]);
+        assert_eq!((output.filled(), output.inserted(), output.remaining_mut()), (3, REFERENCE_MIN, 5));
+        assert_eq!(inserts[0].offset, 1);
+        assert_eq!(inserts[0].bytes.as_ptr(), large.as_ptr());
+    }
+
+    #[test]
+    fn memory_left_by_a_large_copy_is_given_back() {
+        let mut segments = Segments::default();
+        segments.append(|out| out.put_slice(&vec![0; 2 * KEEP_CAPACITY]));
+        segments.advance(2 * KEEP_CAPACITY);
+        assert_eq!(segments.memory.capacity(), 0);
+    }
+}

@@ -1,0 +1,474 @@
+//! What generated servers implement and call: the four kinds of calls, above whatever carried them here.
+//!
+//! Owns [`Direct`] (a service that byway dispatches to), [`MethodCall`] (one call, by byway's dispatch or by HTTP),
+//! [`ServerCall`] and [`HttpCall`]. Generated code has one table of methods for both. Invariant: every call gets
+//! exactly one end. Never: catches panics, watches deadlines or spawns; see `dispatch`.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::Extensions;
+use prost::Message;
+use tokio_stream::Stream;
+use tonic::codec::{CompressionEncoding, EnabledCompressionEncodings};
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+use crate::client::check_encoding;
+use crate::codec::decode;
+use crate::context::CallContext;
+use crate::invoke::{Call, CallRef, End, Inbound, Part};
+use crate::limits::DEFAULT_MAX_DECODING;
+use crate::method::MethodDescriptor;
+use crate::session::{Path, ReceivedHead};
+use crate::streaming::{Source, StreamingParts, too_large};
+
+/// The work of answering one call. It sends the answer itself.
+pub type Handling = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A service whose methods byway dispatches to by number.
+pub trait Direct: Send + Sync + 'static {
+    /// Its methods; a method's number is its place.
+    fn methods(&self) -> &'static [MethodDescriptor];
+
+    /// Answers a call of the method with number `method`.
+    fn handle(&self, method: usize, call: ServerCall) -> Handling;
+}
+
+/// What a generated server applies to each of its calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ServiceSettings {
+    /// Compression accepted over HTTP/2. byway's own framing carries no compressed messages.
+    pub accept_compressed: EnabledCompressionEncodings,
+    /// Compression used over HTTP/2.
+    pub send_compressed: EnabledCompressionEncodings,
+    /// Largest request, in bytes. Default 4 MiB, as in tonic.
+    pub max_decoding_message_size: Option<usize>,
+    /// Largest reply, in bytes. Default: what the client accepts.
+    pub max_encoding_message_size: Option<usize>,
+}
+
+impl ServiceSettings {
+    /// Accepts requests compressed in this way over HTTP/2.
+    pub fn accept_compressed(&mut self, encoding: CompressionEncoding) {
+        self.accept_compressed.enable(encoding);
+    }
+
+    /// Compresses replies in this way over HTTP/2 for clients that accept it.
+    pub fn send_compressed(&mut self, encoding: CompressionEncoding) {
+        self.send_compressed.enable(encoding);
+    }
+
+    fn decoding_limit(&self) -> usize {
+        self.max_decoding_message_size.unwrap_or(DEFAULT_MAX_DECODING)
+    }
+}
+
+/// One call of a method whose kind and types the generated code knows.
+pub trait MethodCall: Sized {
+    /// What answers the call.
+    type Output;
+
+    /// One request, one reply.
+    fn unary<Req, Rep, F, Fut>(self, handler: F) -> Self::Output
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        F: FnOnce(Request<Req>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<Rep>, Status>> + Send;
+
+    /// Many requests, one reply.
+    fn client_streaming<Req, Rep, F, Fut>(self, handler: F) -> Self::Output
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        F: FnOnce(Request<Streaming<Req>>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<Rep>, Status>> + Send;
+
+    /// One request, many replies.
+    fn server_streaming<Req, Rep, S, F, Fut>(self, handler: F) -> Self::Output
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        S: Stream<Item = Result<Rep, Status>> + Send + 'static,
+        F: FnOnce(Request<Req>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<S>, Status>> + Send;
+
+    /// Many requests, many replies.
+    fn streaming<Req, Rep, S, F, Fut>(self, handler: F) -> Self::Output
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        S: Stream<Item = Result<Rep, Status>> + Send + 'static,
+        F: FnOnce(Request<Streaming<Req>>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<S>, Status>> + Send;
+
+    /// A method that the service does not have.
+    fn unknown_method(self) -> Self::Output;
+}
+
+/// A call that came by byway's own dispatch.
+#[derive(Debug)]
+pub struct ServerCall {
+    pub(crate) call: Call,
+    pub(crate) head: ReceivedHead,
+    pub(crate) message: Option<Bytes>,
+    pub(crate) ended: bool,
+    pub(crate) context: CallContext,
+    settings: ServiceSettings,
+}
+
+impl ServerCall {
+    /// A call with what has arrived of it so far.
+    pub fn new(
+        call: Call,
+        head: ReceivedHead,
+        message: Option<Bytes>,
+        ended: bool,
+        context: CallContext,
+    ) -> Self {
+        Self { call, head, message, ended, context, settings: ServiceSettings::default() }
+    }
+
+    /// The same call under the settings of its service.
+    #[must_use]
+    pub fn with_settings(mut self, settings: &ServiceSettings) -> Self {
+        self.settings = *settings;
+        self
+    }
+
+    /// `/package.Service/Method`.
+    pub fn path(&self) -> &Path {
+        &self.head.path
+    }
+
+    /// Ends the call with `status`.
+    pub fn refuse(self, status: &Status) {
+        self.call.by_ref().finish(status);
+    }
+
+    fn request<T>(&mut self, message: T) -> Request<T> {
+        let metadata = std::mem::take(&mut self.head.metadata);
+        let mut extensions = Extensions::new();
+        extensions.insert(self.context.clone());
+        Request::from_parts(metadata, extensions, message)
+    }
+
+    /// The only message of a request that must have one.
+    async fn single_request<Req: Message + Default>(&mut self) -> Result<Request<Req>, Status> {
+        while !self.ended {
+            let part = poll_fn(|cx| self.call.poll_request(cx)).await;
+            if let Some(message) = part.message
+                && self.message.replace(message).is_some()
+            {
+                return Err(Status::unimplemented(
+                    "the client sent several requests to a method that takes one",
+                ));
+            }
+            match part.end {
+                Some(End::Outcome(Err(status)) | End::NotSent(status)) => return Err(status),
+                Some(End::Outcome(Ok(_))) => self.ended = true,
+                None => {}
+            }
+        }
+        let Some(message) = self.message.take() else {
+            return Err(Status::unimplemented("the client sent no request to a method that takes one"));
+        };
+        let limit = self.settings.decoding_limit();
+        if message.len() > limit {
+            return Err(too_large(message.len(), limit));
+        }
+        let message = decode(message)?;
+        Ok(self.request(message))
+    }
+
+    fn many_requests<Req: Message + Default + 'static>(&mut self) -> Request<Streaming<Req>> {
+        let end = self.ended.then(|| End::Outcome(Ok(MetadataMap::new())));
+        let first = Inbound { head: None, message: self.message.take(), end };
+        let limit = self.settings.decoding_limit();
+        let parts = StreamingParts { source: Requests(self.call.by_ref()), first, deadline: None, limit };
+        self.request(parts.into_requests())
+    }
+
+    async fn answer_one<Rep: Message>(self, answer: Result<Response<Rep>, Status>) {
+        let (metadata, message, _) = match answer {
+            Ok(response) => response.into_parts(),
+            Err(status) => return self.refuse(&status),
+        };
+        if let Err(status) = check_encoding(&message, self.settings.max_encoding_message_size) {
+            return self.refuse(&status);
+        }
+        let mut call = self.call;
+        let trailers = MetadataMap::new();
+        let part = Part { head: Some(&metadata), message: Some(&message), end: Some(Ok(&trailers)) };
+        if let Err(error) = poll_fn(|cx| call.poll_answer(cx, part)).await {
+            call.by_ref().finish(&error.status());
+        }
+    }
+
+    async fn answer_many<Rep, S>(self, answer: Result<Response<S>, Status>)
+    where
+        Rep: Message,
+        S: Stream<Item = Result<Rep, Status>> + Send,
+    {
+        let (metadata, messages, _) = match answer {
+            Ok(response) => response.into_parts(),
+            Err(status) => return self.refuse(&status),
+        };
+        let limit = self.settings.max_encoding_message_size;
+        let mut answer = Answer { call: self.call, head: Some(metadata) };
+        let mut messages = std::pin::pin!(messages);
+        loop {
+            let next = poll_fn(|cx| match messages.as_mut().poll_next(cx) {
+                Poll::Ready(next) => Poll::Ready(Some(next)),
+                // Initial metadata does not wait for the first message, but travels with it when it is there.
+                Poll::Pending if answer.head.is_some() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
+            let sent = match next.await {
+                None => answer.send(None, None).await,
+                Some(Some(Ok(message))) => match check_encoding(&message, limit) {
+                    Ok(()) => answer.send(Some(&message), None).await,
+                    Err(status) => answer.send(None, Some(Err(&status))).await,
+                },
+                Some(Some(Err(status))) => answer.send(None, Some(Err(&status))).await,
+                Some(None) => answer.send(None, Some(Ok(&MetadataMap::new()))).await,
+            };
+            if !sent {
+                return;
+            }
+        }
+    }
+}
+
+/// A streamed answer, whose initial metadata goes with whatever is sent first.
+struct Answer {
+    call: Call,
+    head: Option<MetadataMap>,
+}
+
+impl Answer {
+    /// Sends a part; `false` when nothing may follow it.
+    async fn send(
+        &mut self,
+        message: Option<&dyn crate::Encode>,
+        end: Option<Result<&MetadataMap, &Status>>,
+    ) -> bool {
+        let head = self.head.take();
+        let part = Part { head: head.as_ref(), message, end };
+        match poll_fn(|cx| self.call.poll_answer(cx, part)).await {
+            Ok(()) => end.is_none(),
+            Err(error) => {
+                self.call.by_ref().finish(&error.status());
+                false
+            }
+        }
+    }
+}
+
+struct Requests(CallRef);
+
+impl Source for Requests {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Inbound> {
+        self.0.poll_receive(cx)
+    }
+}
+
+impl MethodCall for ServerCall {
+    type Output = Handling;
+
+    fn unary<Req, Rep, F, Fut>(mut self, handler: F) -> Handling
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        F: FnOnce(Request<Req>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<Rep>, Status>> + Send,
+    {
+        Box::pin(async move {
+            match self.single_request().await {
+                Ok(request) => {
+                    let answer = handler(request).await;
+                    self.answer_one(answer).await;
+                }
+                Err(status) => self.refuse(&status),
+            }
+        })
+    }
+
+    fn client_streaming<Req, Rep, F, Fut>(mut self, handler: F) -> Handling
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        F: FnOnce(Request<Streaming<Req>>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<Rep>, Status>> + Send,
+    {
+        Box::pin(async move {
+            let request = self.many_requests();
+            let answer = handler(request).await;
+            self.answer_one(answer).await;
+        })
+    }
+
+    fn server_streaming<Req, Rep, S, F, Fut>(mut self, handler: F) -> Handling
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        S: Stream<Item = Result<Rep, Status>> + Send + 'static,
+        F: FnOnce(Request<Req>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<S>, Status>> + Send,
+    {
+        Box::pin(async move {
+            match self.single_request().await {
+                Ok(request) => {
+                    let answer = handler(request).await;
+                    self.answer_many(answer).await;
+                }
+                Err(status) => self.refuse(&status),
+            }
+        })
+    }
+
+    fn streaming<Req, Rep, S, F, Fut>(mut self, handler: F) -> Handling
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        S: Stream<Item = Result<Rep, Status>> + Send + 'static,
+        F: FnOnce(Request<Streaming<Req>>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<S>, Status>> + Send,
+    {
+        Box::pin(async move {
+            let request = self.many_requests();
+            let answer = handler(request).await;
+            self.answer_many(answer).await;
+        })
+    }
+
+    fn unknown_method(self) -> Handling {
+        let status = unknown_method(self.path().as_str());
+        Box::pin(async move { self.refuse(&status) })
+    }
+}
+
+/// The status of a call to a method or service that is not there.
+pub(crate) fn unknown_method(path: &str) -> Status {
+    Status::unimplemented(format!("there is no method {path} on this server"))
+}
+
+/// A call that came as an HTTP request, for tonic's server, layers and tests.
+#[derive(Debug)]
+pub struct HttpCall<B> {
+    request: http::Request<B>,
+    settings: ServiceSettings,
+}
+
+type HttpAnswer =
+    Pin<Box<dyn Future<Output = Result<http::Response<tonic::body::Body>, std::convert::Infallible>> + Send>>;
+
+impl<B> HttpCall<B> {
+    /// A call under the settings of its service.
+    pub fn new(request: http::Request<B>, settings: ServiceSettings) -> Self {
+        Self { request, settings }
+    }
+
+    fn grpc<Req, Rep>(&self) -> tonic::server::Grpc<ProstCodec<Rep, Req>>
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+    {
+        let ServiceSettings {
+            accept_compressed,
+            send_compressed,
+            max_decoding_message_size,
+            max_encoding_message_size,
+        } = self.settings;
+        tonic::server::Grpc::new(ProstCodec::default())
+            .apply_compression_config(accept_compressed, send_compressed)
+            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size)
+    }
+}
+
+/// A handler as the service that tonic's server wants.
+struct Once<F>(Option<F>);
+
+impl<F, T, Fut, R> Service<Request<T>> for Once<F>
+where
+    F: FnOnce(Request<T>) -> Fut,
+    Fut: Future<Output = Result<R, Status>>,
+{
+    type Response = R;
+    type Error = Status;
+    type Future = Fut;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<T>) -> Fut {
+        (self.0.take().expect("tonic calls a handler once"))(request)
+    }
+}
+
+impl<B> MethodCall for HttpCall<B>
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+{
+    type Output = HttpAnswer;
+
+    fn unary<Req, Rep, F, Fut>(self, handler: F) -> HttpAnswer
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        F: FnOnce(Request<Req>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<Rep>, Status>> + Send,
+    {
+        Box::pin(async move { Ok(self.grpc::<Req, Rep>().unary(Once(Some(handler)), self.request).await) })
+    }
+
+    fn client_streaming<Req, Rep, F, Fut>(self, handler: F) -> HttpAnswer
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        F: FnOnce(Request<Streaming<Req>>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<Rep>, Status>> + Send,
+    {
+        Box::pin(async move {
+            Ok(self.grpc::<Req, Rep>().client_streaming(Once(Some(handler)), self.request).await)
+        })
+    }
+
+    fn server_streaming<Req, Rep, S, F, Fut>(self, handler: F) -> HttpAnswer
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        S: Stream<Item = Result<Rep, Status>> + Send + 'static,
+        F: FnOnce(Request<Req>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<S>, Status>> + Send,
+    {
+        Box::pin(async move {
+            Ok(self.grpc::<Req, Rep>().server_streaming(Once(Some(handler)), self.request).await)
+        })
+    }
+
+    fn streaming<Req, Rep, S, F, Fut>(self, handler: F) -> HttpAnswer
+    where
+        Req: Message + Default + 'static,
+        Rep: Message + 'static,
+        S: Stream<Item = Result<Rep, Status>> + Send + 'static,
+        F: FnOnce(Request<Streaming<Req>>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<S>, Status>> + Send,
+    {
+        Box::pin(
+            async move { Ok(self.grpc::<Req, Rep>().streaming(Once(Some(handler)), self.request).await) },
+        )
+    }
+
+    fn unknown_method(self) -> HttpAnswer {
+        let status = unknown_method(self.request.uri().path());
+        Box::pin(async move { Ok(status.into_http()) })
+    }
+}

@@ -1,0 +1,379 @@
+//! The heads of frames: what a request and a reply say beside their messages.
+//!
+//! Owns the encoding of paths, time-outs, metadata and status. Metadata travels as HTTP/2 would carry it (`-bin`
+//! values in base64), so that conversions to and from gRPC lose nothing. Names that the transport owns are never
+//! sent. Invariant: an empty head means no metadata, no deadline and status OK, and costs no bytes.
+//! Never: trusts a length from the peer before it is compared with what is left.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+
+use super::error::ConnectionError;
+use crate::codec::Encode;
+use crate::deadline::Deadline;
+use crate::output::Output;
+
+/// Entries of metadata that one head may carry: more is the peer's fault.
+const MAX_ENTRIES: u64 = 256;
+
+/// What a client says when it opens a call.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestHead<'a> {
+    /// `/package.Service/Method`.
+    pub path: &'a str,
+    /// When the call must be over.
+    pub deadline: Option<Deadline>,
+    /// The caller's metadata.
+    pub metadata: &'a MetadataMap,
+}
+
+impl RequestHead<'_> {
+    /// Microseconds left, rounded up, plus one; zero for no deadline.
+    fn timeout(&self) -> u64 {
+        self.deadline.map_or(0, |deadline| {
+            let micros = deadline.remaining().as_nanos().div_ceil(1000);
+            u64::try_from(micros).unwrap_or(u64::MAX - 1).saturating_add(1)
+        })
+    }
+
+    /// The head with its time-out fixed, so that its length and its bytes agree.
+    pub(crate) fn at_this_moment(&self) -> EncodedRequest<'_> {
+        EncodedRequest { path: self.path, timeout: self.timeout(), metadata: self.metadata }
+    }
+}
+
+/// A request head whose time-out has been read off the clock.
+pub(crate) struct EncodedRequest<'a> {
+    path: &'a str,
+    timeout: u64,
+    metadata: &'a MetadataMap,
+}
+
+impl Encode for EncodedRequest<'_> {
+    fn encoded_len(&self) -> usize {
+        bytes_len(self.path.len()) + encoded_len_varint(self.timeout) + metadata_len(self.metadata)
+    }
+
+    fn encode(&self, output: &mut Output<'_>) {
+        put_bytes(self.path.as_bytes(), output);
+        encode_varint(self.timeout, output);
+        put_metadata(self.metadata, output);
+    }
+}
+
+/// A path that was checked to be UTF-8 where it landed.
+#[derive(Debug, Clone)]
+pub struct Path(Bytes);
+
+impl Path {
+    /// The path, such as `/package.Service/Method`.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<&'static str> for Path {
+    fn from(path: &'static str) -> Self {
+        Self(Bytes::from_static(path.as_bytes()))
+    }
+}
+
+impl From<String> for Path {
+    fn from(path: String) -> Self {
+        Self(path.into())
+    }
+}
+
+/// What a server learns when a call is opened.
+#[derive(Debug)]
+pub struct ReceivedHead {
+    /// `/package.Service/Method`.
+    pub path: Path,
+    /// When the caller gives up, on this machine's clock.
+    pub deadline: Option<Deadline>,
+    /// The caller's metadata.
+    pub metadata: MetadataMap,
+}
+
+impl ReceivedHead {
+    pub(crate) fn decode(mut head: Bytes) -> Result<Self, ConnectionError> {
+        let path = take_bytes(&mut head)?;
+        if std::str::from_utf8(&path).is_err() || !path.starts_with(b"/") {
+            return Err(ConnectionError::MalformedHead("the path is not one"));
+        }
+        let timeout = take_varint(&mut head)?;
+        let deadline = match timeout {
+            0 => None,
+            micros => Deadline::after(Duration::from_micros(micros - 1)),
+        };
+        let metadata = take_metadata(&mut head)?;
+        ended(&head)?;
+        Ok(Self { path: Path(path), deadline, metadata })
+    }
+}
+
+/// How a call ended: trailing metadata, or a status that is not OK (its metadata are the trailers).
+pub type Outcome = Result<MetadataMap, Status>;
+
+/// The head of a server's `Data` frame.
+pub(crate) struct ReplyHead<'a> {
+    pub(crate) initial: Option<&'a MetadataMap>,
+    pub(crate) end: Option<Result<&'a MetadataMap, &'a Status>>,
+}
+
+impl ReplyHead<'_> {
+    fn is_empty(&self) -> bool {
+        self.initial.is_none_or(MetadataMap::is_empty)
+            && self.end.is_none_or(|end| end.is_ok_and(MetadataMap::is_empty))
+    }
+}
+
+impl Encode for ReplyHead<'_> {
+    fn encoded_len(&self) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        self.initial.map_or(0, metadata_len)
+            + self.end.map_or(0, |end| match end {
+                Ok(trailers) => 3 + metadata_len(trailers),
+                Err(status) => {
+                    encoded_len_varint(status.code() as u64)
+                        + bytes_len(status.message().len())
+                        + bytes_len(status.details().len())
+                        + metadata_len(status.metadata())
+                }
+            })
+    }
+
+    fn encode(&self, output: &mut Output<'_>) {
+        if self.is_empty() {
+            return;
+        }
+        if let Some(initial) = self.initial {
+            put_metadata(initial, output);
+        }
+        match self.end {
+            Some(Ok(trailers)) => {
+                output.put_slice(&[Code::Ok as u8, 0, 0]);
+                put_metadata(trailers, output);
+            }
+            Some(Err(status)) => {
+                encode_varint(status.code() as u64, output);
+                put_bytes(status.message().as_bytes(), output);
+                put_bytes(status.details(), output);
+                put_metadata(status.metadata(), output);
+            }
+            None => {}
+        }
+    }
+}
+
+/// What the head of a reply held: initial metadata and the outcome, where its flags announce them.
+pub(crate) fn decode_reply(
+    mut head: Bytes,
+    initial: bool,
+    end: bool,
+) -> Result<(Option<MetadataMap>, Option<Outcome>), ConnectionError> {
+    if head.is_empty() {
+        return Ok((initial.then(MetadataMap::new), end.then(|| Ok(MetadataMap::new()))));
+    }
+    let initial = if initial { Some(take_metadata(&mut head)?) } else { None };
+    let end = if end { Some(take_outcome(&mut head)?) } else { None };
+    ended(&head)?;
+    Ok((initial, end))
+}
+
+fn take_outcome(head: &mut Bytes) -> Result<Outcome, ConnectionError> {
+    let code = take_varint(head)?;
+    let message = take_bytes(head)?;
+    let details = take_bytes(head)?;
+    let metadata = take_metadata(head)?;
+    // As gRPC asks of codes that a client does not know: they become UNKNOWN.
+    let code = i32::try_from(code).map_or(Code::Unknown, Code::from_i32);
+    if code == Code::Ok {
+        return Ok(Ok(metadata));
+    }
+    let message = String::from_utf8_lossy(&message).into_owned();
+    Ok(Err(Status::with_details_and_metadata(code, message, details, metadata)))
+}
+
+/// Names that the transport owns: the same set that tonic strips from what users send.
+fn is_reserved(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "te" | "content-type"
+            | "grpc-status"
+            | "grpc-message"
+            | "grpc-status-details-bin"
+            | "grpc-message-type"
+            | "grpc-timeout"
+    )
+}
+
+fn entries(metadata: &MetadataMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    metadata.as_ref().iter().filter(|(name, _)| !is_reserved(name))
+}
+
+fn metadata_len(metadata: &MetadataMap) -> usize {
+    if metadata.is_empty() {
+        return 1;
+    }
+    let (count, len) = entries(metadata).fold((0u64, 0), |(count, len), (name, value)| {
+        (count + 1, len + bytes_len(name.as_str().len()) + bytes_len(value.len()))
+    });
+    encoded_len_varint(count) + len
+}
+
+fn put_metadata(metadata: &MetadataMap, output: &mut Output<'_>) {
+    if metadata.is_empty() {
+        return output.put_u8(0);
+    }
+    encode_varint(entries(metadata).count() as u64, output);
+    for (name, value) in entries(metadata) {
+        put_bytes(name.as_str().as_bytes(), output);
+        put_bytes(value.as_bytes(), output);
+    }
+}
+
+fn take_metadata(head: &mut Bytes) -> Result<MetadataMap, ConnectionError> {
+    let count = take_varint(head)?;
+    if count == 0 {
+        return Ok(MetadataMap::new());
+    }
+    if count > MAX_ENTRIES {
+        return Err(ConnectionError::MalformedHead("more than 256 entries of metadata"));
+    }
+    let mut headers = HeaderMap::with_capacity(count as usize);
+    for _ in 0..count {
+        let name = HeaderName::from_bytes(&take_bytes(head)?)
+            .map_err(|_| ConnectionError::MalformedHead("a metadata name that HTTP does not allow"))?;
+        let value = HeaderValue::from_maybe_shared(take_bytes(head)?)
+            .map_err(|_| ConnectionError::MalformedHead("a metadata value that HTTP does not allow"))?;
+        if !is_reserved(&name) {
+            headers.append(name, value);
+        }
+    }
+    Ok(MetadataMap::from_headers(headers))
+}
+
+fn bytes_len(len: usize) -> usize {
+    encoded_len_varint(len as u64) + len
+}
+
+fn put_bytes(bytes: &[u8], output: &mut Output<'_>) {
+    encode_varint(bytes.len() as u64, output);
+    output.put_slice(bytes);
+}
+
+fn take_varint(head: &mut Bytes) -> Result<u64, ConnectionError> {
+    decode_varint(head).map_err(|_| ConnectionError::MalformedHead("a number that does not end"))
+}
+
+fn take_bytes(head: &mut Bytes) -> Result<Bytes, ConnectionError> {
+    let len = take_varint(head)?;
+    match usize::try_from(len) {
+        Ok(len) if len <= head.remaining() => Ok(head.split_to(len)),
+        _ => Err(ConnectionError::MalformedHead("a length past its end")),
+    }
+}
+
+fn ended(head: &Bytes) -> Result<(), ConnectionError> {
+    if head.is_empty() { Ok(()) } else { Err(ConnectionError::MalformedHead("bytes after its end")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Segments;
+
+    fn bytes(encode: &dyn Encode) -> Bytes {
+        let mut segments = Segments::default();
+        segments.append(|output| encode.encode(output));
+        let mut slices = [std::io::IoSlice::new(&[]); 4];
+        let count = segments.slices(&mut slices);
+        let all: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+        assert_eq!(all.len(), encode.encoded_len(), "the announced length is the written one");
+        all.into()
+    }
+
+    fn metadata() -> MetadataMap {
+        let mut metadata = MetadataMap::new();
+        metadata.append("x-many", "one".parse().expect("ascii"));
+        metadata.append("x-many", "two".parse().expect("ascii"));
+        metadata.insert_bin("x-raw-bin", tonic::metadata::MetadataValue::from_bytes(&[0, 255, 7]));
+        metadata
+    }
+
+    #[test]
+    fn a_request_head_survives_the_wire() {
+        let mut sent = metadata();
+        sent.insert("te", "trailers".parse().expect("ascii"));
+        let head = RequestHead {
+            path: "/a.B/C",
+            deadline: Deadline::after(Duration::from_secs(9)),
+            metadata: &sent,
+        };
+        let received = ReceivedHead::decode(bytes(&head.at_this_moment())).expect("well formed");
+        assert_eq!(received.path.as_str(), "/a.B/C");
+        let left = received.deadline.expect("sent").remaining();
+        assert!(left <= Duration::from_secs(9) && left > Duration::from_secs(1));
+        assert_eq!(
+            received.metadata.into_headers(),
+            metadata().into_headers(),
+            "without the transport's own"
+        );
+    }
+
+    #[test]
+    fn an_empty_reply_head_costs_nothing_and_means_ok() {
+        let empty = MetadataMap::new();
+        let head = ReplyHead { initial: Some(&empty), end: Some(Ok(&empty)) };
+        assert_eq!(bytes(&head).len(), 0);
+        let (initial, end) = decode_reply(Bytes::new(), true, true).expect("well formed");
+        assert!(initial.expect("announced").is_empty());
+        assert!(end.expect("announced").expect("OK").is_empty());
+    }
+
+    #[test]
+    fn a_status_survives_with_details_and_trailers() {
+        let status = Status::with_details_and_metadata(
+            Code::Aborted,
+            "\t\r\nü 😈",
+            Bytes::from_static(&[1, 0, 2]),
+            metadata(),
+        );
+        let initial = metadata();
+        let head = ReplyHead { initial: Some(&initial), end: Some(Err(&status)) };
+        let (initial, end) = decode_reply(bytes(&head), true, true).expect("well formed");
+        assert_eq!(initial.expect("announced").into_headers(), metadata().into_headers());
+        let received = end.expect("announced").expect_err("not OK");
+        assert_eq!(
+            (received.code(), received.message(), received.details()),
+            (Code::Aborted, "\t\r\nü 😈", &[1, 0, 2][..])
+        );
+        assert_eq!(received.metadata().clone().into_headers(), metadata().into_headers());
+    }
+
+    #[test]
+    fn every_truncation_of_a_head_is_refused() {
+        let sent = metadata();
+        let request =
+            bytes(&RequestHead { path: "/a.B/C", deadline: None, metadata: &sent }.at_this_moment());
+        for len in 0..request.len() {
+            assert!(ReceivedHead::decode(request.slice(..len)).is_err(), "request cut at {len}");
+        }
+        let status = Status::with_metadata(Code::Aborted, "text", metadata());
+        let reply = bytes(&ReplyHead { initial: Some(&sent), end: Some(Err(&status)) });
+        for len in 1..reply.len() {
+            assert!(decode_reply(reply.slice(..len), true, true).is_err(), "reply cut at {len}");
+        }
+        let mut longer = request.to_vec();
+        longer.push(0);
+        assert!(ReceivedHead::decode(longer.into()).is_err(), "trailing bytes");
+    }
+}
