@@ -65,11 +65,12 @@ pub(crate) fn module(service: &Service, generator: &Generator) -> TokenStream {
                 }
 
                 /// Has `interceptor` see every request before it is sent.
-                pub fn with_interceptor<F: Interceptor>(
+                pub fn with_interceptor<F>(
                     inner: T,
                     interceptor: F,
                 ) -> #client<Intercepted<T, F>>
                 where
+                    F: Interceptor + Clone,
                     Intercepted<T, F>: Invoke,
                 {
                     #client::new(Intercepted::new(inner, interceptor))

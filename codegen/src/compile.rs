@@ -239,9 +239,10 @@ fn include_file(mut modules: Vec<&Module>, is_in_out_dir: bool) -> String {
             open.push(part);
         }
         let name = file_name(module);
-        let include = match is_in_out_dir {
-            true => format!("include!(concat!(env!(\"OUT_DIR\"), \"/{name}\"));"),
-            false => format!("include!(\"{name}\");"),
+        let include = if is_in_out_dir {
+            format!("include!(concat!(env!(\"OUT_DIR\"), \"/{name}\"));")
+        } else {
+            format!("include!(\"{name}\");")
         };
         push_line(&mut text, open.len(), &include);
     }

@@ -75,10 +75,7 @@ impl Service {
             "" => service.proto_name.clone(),
             package => format!("{package}.{}", service.proto_name),
         };
-        let full_name = match options.emit_package {
-            true => proto_name.clone(),
-            false => service.proto_name.clone(),
-        };
+        let full_name = if options.emit_package { proto_name.clone() } else { service.proto_name.clone() };
         let methods = service.methods.iter();
         Self {
             name: ident(&service.name),
@@ -105,10 +102,9 @@ impl Service {
             return ident.into_token_stream();
         }
         match name {
-            "AsRef" | "Into" => quote!(::core::convert::#ident),
+            "Into" => quote!(::core::convert::Into),
             "Clone" => quote!(::core::clone::Clone),
             "Result" => quote!(::core::result::Result),
-            "Option" => quote!(::core::option::Option),
             "Send" | "Sync" => quote!(::core::marker::#ident),
             _ => quote!(::byway::codegen::#ident),
         }
@@ -132,9 +128,10 @@ impl Method {
         options: &Builder,
     ) -> Self {
         let proto_name = &method.proto_name;
-        let client_name = match CLIENT_FUNCTIONS.contains(&method.name.as_str()) {
-            true => format!("{}_", method.name),
-            false => method.name.clone(),
+        let client_name = if CLIENT_FUNCTIONS.contains(&method.name.as_str()) {
+            format!("{}_", method.name)
+        } else {
+            method.name.clone()
         };
         let path_in_proto = format!("{service_proto_name}.{proto_name}");
         Self {
@@ -214,9 +211,10 @@ fn snake(name: &str) -> String {
 fn message(rust_type: &str) -> TokenStream {
     const BUILT_IN: [&str; 8] = ["()", "bool", "f32", "f64", "i32", "i64", "u32", "u64"];
     let is_absolute = rust_type.starts_with("::") || rust_type.starts_with("crate::");
-    let path = match is_absolute || BUILT_IN.contains(&rust_type) {
-        true => rust_type.to_owned(),
-        false => format!("super::{rust_type}"),
+    let path = if is_absolute || BUILT_IN.contains(&rust_type) {
+        rust_type.to_owned()
+    } else {
+        format!("super::{rust_type}")
     };
     path.parse().unwrap_or_else(|_| panic!("`{path}` is not a Rust type: see `extern_path`"))
 }

@@ -81,12 +81,11 @@ fn trait_method(method: &Method, service: &Service, generator: &Generator) -> To
     let doc = doc_attributes(&method.docs, &instead);
     let deprecated = deprecation(method.is_deprecated);
 
-    let receiver = match generator.options.use_arc_self {
-        true => {
-            let arc = service.imported("Arc");
-            quote!(self: #arc<Self>)
-        }
-        false => quote!(&self),
+    let receiver = if generator.options.use_arc_self {
+        let arc = service.imported("Arc");
+        quote!(self: #arc<Self>)
+    } else {
+        quote!(&self)
     };
     let argument = match method.kind {
         Kind::Unary | Kind::ServerStreaming => quote!(#request),
@@ -109,15 +108,13 @@ fn trait_method(method: &Method, service: &Service, generator: &Generator) -> To
             (Some(stream), quote!(Self::#stream_name))
         }
     };
-    let body = match has_body {
-        true => quote!({ Err(::byway::Status::unimplemented("Not yet implemented")) }),
-        false => quote!(;),
+    let body = if has_body {
+        quote!({ Err(::byway::Status::unimplemented("Not yet implemented")) })
+    } else {
+        quote!(;)
     };
     // Nobody reads the argument of a body that only refuses.
-    let request = match has_body {
-        true => format_ident!("_request"),
-        false => format_ident!("request"),
-    };
+    let request = if has_body { format_ident!("_request") } else { format_ident!("request") };
     quote! {
         #stream
         #doc
@@ -222,10 +219,7 @@ fn dispatch(service: &Service, generator: &Generator) -> TokenStream {
     let arms = service.methods.iter().enumerate().map(|(position, method)| {
         let position = proc_macro2::Literal::usize_unsuffixed(position);
         let name = &method.name;
-        let inner = match generator.options.use_arc_self {
-            true => quote!(inner),
-            false => quote!(&inner),
-        };
+        let inner = if generator.options.use_arc_self { quote!(inner) } else { quote!(&inner) };
         let shape = match method.kind {
             Kind::Unary => quote!(unary),
             Kind::ClientStreaming => quote!(client_streaming),
@@ -236,15 +230,16 @@ fn dispatch(service: &Service, generator: &Generator) -> TokenStream {
             #position => call.#shape(move |request| async move { T::#name(#inner, request).await }),
         }
     });
-    let body = match service.methods.is_empty() {
-        true => quote!(let _ = method; call.unknown_method()),
-        false => quote! {
+    let body = if service.methods.is_empty() {
+        quote!(let _ = method; call.unknown_method())
+    } else {
+        quote! {
             let inner = #arc::clone(&self.inner);
             match method {
                 #(#arms)*
                 _ => call.unknown_method(),
             }
-        },
+        }
     };
     quote! {
         static METHODS: &[#descriptor] = &[#(#descriptors),*];

@@ -290,6 +290,40 @@ fn a_package_is_one_file_named_after_it() {
 }
 
 #[test]
+fn an_rpc_called_like_a_function_of_every_client_has_an_underscore_there() {
+    let source = "syntax = \"proto3\"; message M {} service S {
+        rpc New(M) returns (M); rpc Connect(M) returns (M); rpc Other(M) returns (M); }";
+    let project = Project::new(&[("s.proto", source)]);
+    for build_transport in [true, false] {
+        let builder = configure().build_transport(build_transport);
+        let files = project.compile(builder, "s.proto").expect("the source is valid");
+        let code = squeeze(&files["_.rs"]);
+        for client in ["pub async fn new_(", "pub async fn connect_(", "pub async fn other("] {
+            assert!(code.contains(client), "{client}");
+        }
+        for server in ["async fn new( &self", "async fn connect( &self", "\"/S/Connect\""] {
+            assert!(code.contains(server), "{server}");
+        }
+    }
+}
+
+#[test]
+fn a_trait_that_hides_an_imported_name_leaves_it_reachable() {
+    let source = "syntax = \"proto3\"; message M {}
+        service Result { rpc Call(M) returns (M); } service Service {} service T {}";
+    let project = Project::new(&[("s.proto", source)]);
+    let files = project.compile(configure(), "s.proto").expect("the source is valid");
+    let code = squeeze(&files["_.rs"]);
+    for text in [
+        "-> ::core::result::Result<::byway::Response<super::M>, ::byway::Status>;",
+        "impl<T, B> ::byway::codegen::Service<http::Request<B>> for ServiceServer<T>",
+        "impl<T: self::T> Direct for TServer<T>",
+    ] {
+        assert!(code.contains(text), "{text}");
+    }
+}
+
+#[test]
 fn service_generator_works_in_a_configuration_of_prost_build() {
     let project = Project::new(&[("shop.proto", SOURCE)]);
     let set = protox::compile([project.path("shop.proto")], [project.path("")]).expect("the source is valid");

@@ -39,11 +39,12 @@ pub mod no_package_client {
         }
 
         /// Has `interceptor` see every request before it is sent.
-        pub fn with_interceptor<F: Interceptor>(
+        pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
         ) -> NoPackageClient<Intercepted<T, F>>
         where
+            F: Interceptor + Clone,
             Intercepted<T, F>: Invoke,
         {
             NoPackageClient::new(Intercepted::new(inner, interceptor))

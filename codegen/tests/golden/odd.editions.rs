@@ -133,11 +133,12 @@ pub mod editions_client {
         }
 
         /// Has `interceptor` see every request before it is sent.
-        pub fn with_interceptor<F: Interceptor>(
+        pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
         ) -> EditionsClient<Intercepted<T, F>>
         where
+            F: Interceptor + Clone,
             Intercepted<T, F>: Invoke,
         {
             EditionsClient::new(Intercepted::new(inner, interceptor))

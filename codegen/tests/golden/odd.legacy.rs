@@ -106,11 +106,12 @@ pub mod old_timer_client {
         }
 
         /// Has `interceptor` see every request before it is sent.
-        pub fn with_interceptor<F: Interceptor>(
+        pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
         ) -> OldTimerClient<Intercepted<T, F>>
         where
+            F: Interceptor + Clone,
             Intercepted<T, F>: Invoke,
         {
             OldTimerClient::new(Intercepted::new(inner, interceptor))

@@ -238,11 +238,12 @@ pub mod odd_client {
         }
 
         /// Has `interceptor` see every request before it is sent.
-        pub fn with_interceptor<F: Interceptor>(
+        pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
         ) -> OddClient<Intercepted<T, F>>
         where
+            F: Interceptor + Clone,
             Intercepted<T, F>: Invoke,
         {
             OddClient::new(Intercepted::new(inner, interceptor))
@@ -799,11 +800,12 @@ pub mod retired_client {
         }
 
         /// Has `interceptor` see every request before it is sent.
-        pub fn with_interceptor<F: Interceptor>(
+        pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
         ) -> RetiredClient<Intercepted<T, F>>
         where
+            F: Interceptor + Clone,
             Intercepted<T, F>: Invoke,
         {
             RetiredClient::new(Intercepted::new(inner, interceptor))
@@ -1011,11 +1013,12 @@ pub mod empty_client {
         }
 
         /// Has `interceptor` see every request before it is sent.
-        pub fn with_interceptor<F: Interceptor>(
+        pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
         ) -> EmptyClient<Intercepted<T, F>>
         where
+            F: Interceptor + Clone,
             Intercepted<T, F>: Invoke,
         {
             EmptyClient::new(Intercepted::new(inner, interceptor))

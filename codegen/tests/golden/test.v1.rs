@@ -90,11 +90,12 @@ pub mod echo_client {
         }
 
         /// Has `interceptor` see every request before it is sent.
-        pub fn with_interceptor<F: Interceptor>(
+        pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
         ) -> EchoClient<Intercepted<T, F>>
         where
+            F: Interceptor + Clone,
             Intercepted<T, F>: Invoke,
         {
             EchoClient::new(Intercepted::new(inner, interceptor))
