@@ -275,7 +275,8 @@ impl Builder {
     /// This is for sources that cannot be parsed here, above all those that use protobuf
     /// editions. Write the file with `protoc --include_imports --include_source_info -o FILE`.
     /// It may be used together with [`compile_protos`](Self::compile_protos), or alone with
-    /// [`compile`](Self::compile).
+    /// [`compile`](Self::compile). Sources that import what cannot be parsed must come by such a
+    /// file too.
     #[must_use]
     pub fn file_descriptor_set(mut self, path: impl AsRef<Path>) -> Self {
         self.descriptor_files.push(path.as_ref().to_owned());

@@ -1,7 +1,7 @@
 //! Owns the way from descriptors to files: configures prost, formats what it gives, writes it.
 //!
 //! Invariant: a file is written only if its content changed, so that an unchanged source causes
-//! no rebuild; and nothing is written if any part fails.
+//! no rebuild; and nothing is written before all has been generated.
 //!
 //! Never decides what an option means for a service; `generator` does.
 

@@ -26,43 +26,62 @@ use generated::odd;
 macro_rules! implement_echo {
     ($module:ident, $api:ident, $package:path) => {
         mod $module {
+            use std::pin::Pin;
+
             use package::{EchoReply, EchoRequest, echo_server::Echo};
+            use tokio_stream::{Stream, StreamExt};
             use $api::{Request, Response, Status, Streaming};
             use $package as package;
 
-            type Replies = Box<dyn tokio_stream::Stream<Item = Result<EchoReply, Status>> + Send + Unpin>;
+            type Replies = Pin<Box<dyn Stream<Item = Result<EchoReply, Status>> + Send>>;
 
-            pub(super) struct Refuse;
+            pub(super) struct Mirror;
+
+            fn reply(request: EchoRequest, index: u32) -> EchoReply {
+                EchoReply { payload: request.payload, text: request.text, index }
+            }
 
             #[tonic::async_trait]
-            impl Echo for Refuse {
-                async fn unary(&self, _: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
-                    Err(Status::unimplemented("unary"))
+            impl Echo for Mirror {
+                async fn unary(&self, request: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
+                    let request = request.into_inner();
+                    if request.fail_code != 0 {
+                        return Err(Status::new(request.fail_code.into(), request.fail_message));
+                    }
+                    Ok(Response::new(reply(request, 0)))
                 }
 
                 async fn collect(
                     &self,
-                    _: Request<Streaming<EchoRequest>>,
+                    request: Request<Streaming<EchoRequest>>,
                 ) -> Result<Response<EchoReply>, Status> {
-                    Err(Status::unimplemented("collect"))
+                    let mut requests = request.into_inner();
+                    let mut all = EchoReply::default();
+                    while let Some(request) = requests.message().await? {
+                        all.text.push_str(&request.text);
+                    }
+                    Ok(Response::new(all))
                 }
 
                 type ExpandStream = Replies;
 
                 async fn expand(
                     &self,
-                    _: Request<EchoRequest>,
+                    request: Request<EchoRequest>,
                 ) -> Result<Response<Self::ExpandStream>, Status> {
-                    Err(Status::unimplemented("expand"))
+                    let request = request.into_inner();
+                    let replies = (0..request.count).map(move |index| Ok(reply(request.clone(), index)));
+                    Ok(Response::new(Box::pin(tokio_stream::iter(replies))))
                 }
 
                 type ChatStream = Replies;
 
                 async fn chat(
                     &self,
-                    _: Request<Streaming<EchoRequest>>,
+                    request: Request<Streaming<EchoRequest>>,
                 ) -> Result<Response<Self::ChatStream>, Status> {
-                    Err(Status::unimplemented("chat"))
+                    let replies = request.into_inner().map(|request| Ok(reply(request?, 0)));
+                    Ok(Response::new(Box::pin(replies)))
                 }
             }
         }
@@ -74,8 +93,8 @@ implement_echo!(for_tonic, tonic, byway_test_support::stock::test::v1);
 
 #[test]
 fn an_implementation_for_tonic_serves_on_byway() {
-    let byways = test::v1::echo_server::EchoServer::new(for_byway::Refuse);
-    let tonics = stock::test::v1::echo_server::EchoServer::new(for_tonic::Refuse);
+    let byways = test::v1::echo_server::EchoServer::new(for_byway::Mirror);
+    let tonics = stock::test::v1::echo_server::EchoServer::new(for_tonic::Mirror);
     fn name<S: NamedService>(_: &S) -> &'static str {
         S::NAME
     }
@@ -85,7 +104,7 @@ fn an_implementation_for_tonic_serves_on_byway() {
 
 #[test]
 fn a_server_knows_its_methods() {
-    let server = test::v1::echo_server::EchoServer::new(for_byway::Refuse);
+    let server = test::v1::echo_server::EchoServer::new(for_byway::Mirror);
     let expected = [
         MethodDescriptor::new("/test.v1.Echo/Unary", MethodKind::Unary)
             .with_idempotency(Idempotency::NoSideEffects),
@@ -94,6 +113,49 @@ fn a_server_knows_its_methods() {
         MethodDescriptor::new("/test.v1.Echo/Chat", MethodKind::Streaming),
     ];
     assert_eq!(server.methods(), expected);
+}
+
+#[tokio::test]
+async fn a_stock_client_calls_a_generated_server_as_a_tower_service() {
+    use stock::test::v1::{EchoRequest, echo_client::EchoClient};
+
+    let server = test::v1::echo_server::EchoServer::new(for_byway::Mirror);
+    let mut client = EchoClient::new(server);
+    let request = |text: &str| EchoRequest { text: text.to_owned(), count: 3, ..Default::default() };
+    let requests = || tokio_stream::iter([request("a"), request("b"), request("c")]);
+
+    let reply = client.unary(request("one")).await.expect("a reply").into_inner();
+    assert_eq!(reply.text, "one");
+    let reply = client.collect(requests()).await.expect("a reply").into_inner();
+    assert_eq!(reply.text, "abc");
+
+    let mut replies = client.expand(request("many")).await.expect("replies").into_inner();
+    for index in 0..3 {
+        let reply = replies.message().await.expect("no failure").expect("another reply");
+        assert_eq!((reply.text.as_str(), reply.index), ("many", index));
+    }
+    assert_eq!(replies.message().await.expect("no failure"), None);
+
+    let mut replies = client.chat(requests()).await.expect("replies").into_inner();
+    for text in ["a", "b", "c"] {
+        let reply = replies.message().await.expect("no failure").expect("another reply");
+        assert_eq!(reply.text, text);
+    }
+    assert_eq!(replies.message().await.expect("no failure"), None);
+
+    let failing = EchoRequest { fail_code: 5, fail_message: "gone".to_owned(), ..Default::default() };
+    let status = client.unary(failing).await.expect_err("a failure");
+    assert_eq!((status.code(), status.message()), (tonic::Code::NotFound, "gone"));
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_method_is_unimplemented() {
+    use tower_service::Service;
+
+    let mut server = test::v1::echo_server::EchoServer::new(for_byway::Mirror);
+    let request = http::Request::post("/test.v1.Echo/Nothing").body(tonic::body::Body::default());
+    let response = server.call(request.expect("a request")).await.expect("an answer");
+    assert_eq!(response.headers()["grpc-status"], "12");
 }
 
 #[test]
