@@ -206,11 +206,12 @@ pub mod odd_client {
     use ::byway::codegen::*;
 
     /// A comment with *markup*, \[brackets\], a link to <https://example.com/a> and
-    ///    - a list,
-    ///      indented,
-    ///    - of two.
     ///
-    /// ```text
+    /// * a list,
+    ///   indented,
+    /// * of two.
+    ///
+    /// ```text,
     /// not Rust
     /// ```
     #[derive(Debug, Clone)]
@@ -459,11 +460,12 @@ pub mod odd_server {
     use ::byway::codegen::*;
 
     /// A comment with *markup*, \[brackets\], a link to <https://example.com/a> and
-    ///    - a list,
-    ///      indented,
-    ///    - of two.
     ///
-    /// ```text
+    /// * a list,
+    ///   indented,
+    /// * of two.
+    ///
+    /// ```text,
     /// not Rust
     /// ```
     #[allow(non_camel_case_types)]
