@@ -221,7 +221,7 @@ pub(crate) async fn start<I: Invoke + ?Sized>(
         match invoke.start(head, message, end) {
             Ok(call) => return Ok(call),
             Err(StartError::Busy) => invoke.ready().await?,
-            Err(StartError::Failed(status)) => return Err(status),
+            Err(StartError::Closed(status) | StartError::Failed(status)) => return Err(status),
         }
     }
 }

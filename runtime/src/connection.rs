@@ -73,7 +73,6 @@ impl<L: Link> Connection<L> {
     /// space that the driver keeps.
     pub fn turn<R>(&self, woken: &mut Vec<Waker>, work: impl FnOnce(&mut Turn<'_, L>) -> R) -> R {
         let mut state = self.lock();
-        state.driver = None;
         let mut turn = Turn { state };
         let result = work(&mut turn);
         state = turn.state;
@@ -225,9 +224,22 @@ impl<L: Link> Turn<'_, L> {
         self.state.session.handle_failure(failure, delivered);
     }
 
+    /// Notes that the driver is at work and will look again: what is pushed meanwhile need not wake it.
+    pub fn work_on(&mut self) {
+        self.state.driver = None;
+    }
+
+    /// Whether this side pauses reading because of handlers that have not finished.
+    pub fn has_many_handlers(&self) -> bool {
+        !self.state.session.accepts()
+    }
+
     /// Leaves `waker` to be woken by the next frame that a caller or handler pushes.
     pub fn wait(&mut self, waker: &Waker) {
-        self.state.driver = Some(waker.clone());
+        match &self.state.driver {
+            Some(known) if known.will_wake(waker) => {}
+            _ => self.state.driver = Some(waker.clone()),
+        }
     }
 }
 
@@ -280,7 +292,7 @@ impl<L: Link> Invoke for Caller<L> {
         match self.0.operate(|session, link| session.open(link, head, message, end)) {
             Ok(id) => Ok(Call::new(CallRef::new(Arc::clone(&self.0) as Arc<dyn Carrier>, id))),
             Err(OpenError::Busy) => Err(StartError::Busy),
-            Err(OpenError::Closed(status)) => Err(StartError::Failed(status)),
+            Err(OpenError::Closed(status)) => Err(StartError::Closed(status)),
             Err(OpenError::Invalid(error)) => Err(StartError::Failed(error.status())),
         }
     }

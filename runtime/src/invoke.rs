@@ -223,7 +223,9 @@ impl Drop for Call {
 pub enum StartError {
     /// Not now: wait for [`Invoke::ready`] and try again.
     Busy,
-    /// Not at all. Nothing was sent.
+    /// What would carry it takes no new calls, for this reason. Another connection may.
+    Closed(Status),
+    /// The call itself cannot be sent.
     Failed(Status),
 }
 

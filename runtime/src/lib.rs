@@ -35,4 +35,7 @@ pub use intercept::Intercepted;
 pub use invoke::{Call, CallRef, Carrier, End, Inbound, Invoke, Part, ReadyFuture, SendError, StartError};
 pub use limits::{DEFAULT_MAX_DECODING, Limits};
 pub use method::{Idempotency, MethodDescriptor, MethodKind};
+#[doc(no_inline)]
+pub use tonic::Status;
+
 pub use server::{Direct, Handling, HttpCall, MethodCall, ServerCall, ServiceSettings};

@@ -110,12 +110,23 @@ impl Reset {
 #[derive(Debug, Clone)]
 pub struct Failure {
     reason: Arc<str>,
+    told: bool,
 }
 
 impl Failure {
     /// `reason` completes "the connection is over: …".
     pub fn new(reason: impl Into<Arc<str>>) -> Self {
-        Self { reason: reason.into() }
+        Self { reason: reason.into(), told: false }
+    }
+
+    /// The same, for a reason that the peer should be told before the connection closes.
+    pub fn told(reason: impl Into<Arc<str>>) -> Self {
+        Self { reason: reason.into(), told: true }
+    }
+
+    /// Whether the peer should be told.
+    pub fn is_told(&self) -> bool {
+        self.told
     }
 
     /// What happened, for a person.
@@ -137,6 +148,6 @@ impl fmt::Display for Failure {
 
 impl From<ConnectionError> for Failure {
     fn from(error: ConnectionError) -> Self {
-        Self::new(error.to_string())
+        Self::told(error.to_string())
     }
 }

@@ -374,6 +374,8 @@ impl Session {
         head: Bytes,
         body: Body,
     ) -> Result<Event, ConnectionError> {
+        let has_message = header.flags.contains(Flags::MESSAGE);
+        let body = if has_message && body == Body::None { Body::Here(Bytes::new()) } else { body };
         match header.kind {
             Kind::Open => return self.handle_open(link, header, head, body),
             Kind::Data => self.handle_data(link, header, head, body)?,
@@ -546,7 +548,6 @@ impl Session {
             return Ok(());
         }
         self.held += charge;
-        let body = if charge > 0 && body == Body::None { Body::Here(Bytes::new()) } else { body };
         inbox.push_back(Arrived { head, body, end: end.map(End::Outcome), cost: charge });
         self.woken.extend(open.reader.take());
         if self.role == Role::Client && ends {

@@ -1,0 +1,301 @@
+//! A channel: calls to one address, whatever happens to its connections.
+//!
+//! Owns dialling, reconnecting and the choice of path. Connections are made when a call needs one, one attempt at a time
+//! for all callers; after a failure calls fail at once, with the reason, until the wait of the back-off is over.
+//! Invariant: a call that was never sent moves to the next connection; one that may have been is never sent again.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use byway_runtime::adapter::{self, ResponseBody};
+use byway_runtime::connection::Caller;
+use byway_runtime::stream::Outbox;
+use byway_runtime::{Call, Encode, Invoke, Limits, ReadyFuture, StartError, session::RequestHead};
+use byway_tcp::native::{Keepalive, Options};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::Status;
+use tower_service::Service;
+
+use crate::address::{Address, AddressError};
+use crate::backoff::Backoff;
+use crate::dial::Dial;
+use crate::error::ConnectError;
+use crate::path::{Path, TRANSPORT_VARIABLE, Transport};
+
+/// Makes calls to one address. Cheap to clone; clones share their connection.
+///
+/// Generated clients take it, and so do stock tonic clients: it is a `tower` service of HTTP requests too.
+#[derive(Clone)]
+pub struct Channel {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    dial: Dial,
+    transport: Transport,
+    timeout: Option<Duration>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Arc<Caller<Outbox>>>,
+    /// The attempt that is under way; it sends how it ended.
+    attempt: Option<watch::Receiver<Option<Result<(), Status>>>>,
+    backoff: Backoff,
+    /// Until when calls fail at once.
+    hold_until: Option<Instant>,
+    /// Why there is no connection, when there was one or an attempt failed.
+    reason: Option<String>,
+}
+
+/// How a [`Channel`] is to be made.
+#[derive(Debug, Clone)]
+pub struct ChannelBuilder {
+    address: Result<Address, AddressError>,
+    transport: Transport,
+    options: Options,
+    connect_timeout: Duration,
+    timeout: Option<Duration>,
+}
+
+impl ChannelBuilder {
+    /// Which transport to use. Default: [`Transport::Auto`], which the environment variable `BYWAY_TRANSPORT` (`auto`,
+    /// `rdma`, `tcp` or `grpc`) overrides.
+    #[must_use]
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// How long connecting may take, name resolution and hello included. Default 5 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// How long a call may take whose request has no time-out of its own. Default: no limit.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What this side accepts.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.options.limits = limits;
+        self
+    }
+
+    /// When to ask a silent server for a sign of life, and when to give up on it.
+    #[must_use]
+    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.options.keepalive = keepalive;
+        self
+    }
+
+    /// Connects now.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn connect(self) -> Result<Channel, ConnectError> {
+        let channel = self.connect_lazy()?;
+        let connection = channel.inner.dial.attempt().await?;
+        channel.inner.lock().connection = Some(Arc::new(connection));
+        Ok(channel)
+    }
+
+    /// Connects when the first call is made.
+    ///
+    /// # Errors
+    /// The target is not an address, or the transport is not there.
+    pub fn connect_lazy(self) -> Result<Channel, ConnectError> {
+        let variable = std::env::var(TRANSPORT_VARIABLE).ok();
+        let transport = self.transport.resolve(variable.as_deref())?;
+        let limits = Limits { max_calls: 0, ..self.options.limits };
+        let options = Options { limits, ..self.options };
+        let dial = Dial { address: self.address?, options, limit: self.connect_timeout };
+        let inner = Inner { dial, transport, timeout: self.timeout, state: Mutex::default() };
+        Ok(Channel { inner: Arc::new(inner) })
+    }
+}
+
+impl Channel {
+    /// Connects to `target`: `byway://host:port`, `host:port` or `unix:///path`.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn connect(target: impl AsRef<str>) -> Result<Self, ConnectError> {
+        Self::builder(target.as_ref()).connect().await
+    }
+
+    /// A channel to `target` with other settings than the default ones.
+    pub fn builder<A>(target: A) -> ChannelBuilder
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
+        ChannelBuilder {
+            address: target.try_into().map_err(AddressError::from),
+            transport: Transport::default(),
+            options: Options::default(),
+            connect_timeout: Duration::from_secs(5),
+            timeout: None,
+        }
+    }
+
+    /// Which path calls take at this moment, and why not a better one.
+    pub fn path(&self) -> Path {
+        let state = self.inner.lock();
+        match &state.connection {
+            Some(connection) => match connection.0.closed() {
+                Some(status) => Path::Disconnected { reason: Some(status.message().to_owned()) },
+                None => self.inner.connected_path(),
+            },
+            None => Path::Disconnected { reason: state.reason.clone() },
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connected_path(&self) -> Path {
+        match self.dial.address {
+            Address::Internet { .. } => Path::Tcp { why_not_better: self.transport.why_not_better() },
+            Address::Unix(_) => Path::Unix,
+        }
+    }
+
+    /// The connection, if it takes calls.
+    fn connection(&self) -> Option<Arc<Caller<Outbox>>> {
+        self.lock().connection.clone()
+    }
+
+    /// Forgets a connection that takes no calls any more.
+    fn lost(&self, connection: &Arc<Caller<Outbox>>, status: &Status) {
+        let mut state = self.lock();
+        if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            state.connection = None;
+            state.reason = Some(status.message().to_owned());
+        }
+    }
+
+    /// Joins the attempt that is under way, or begins one.
+    fn attempt(self: &Arc<Self>) -> Result<watch::Receiver<Option<Result<(), Status>>>, Status> {
+        let mut state = self.lock();
+        if let Some(attempt) = &state.attempt {
+            return Ok(attempt.clone());
+        }
+        let now = Instant::now();
+        if let Some(wait) = state.hold_until.and_then(|until| until.checked_duration_since(now)) {
+            let reason = state.reason.as_deref().unwrap_or("the last attempt to connect failed");
+            return Err(Status::unavailable(format!("{reason} (the next attempt is due in {wait:.1?})")));
+        }
+        let (sender, receiver) = watch::channel(None);
+        state.attempt = Some(receiver.clone());
+        drop(state);
+        // A task of its own, since the caller who began it may go while others wait for it.
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            let result = inner.dial.attempt().await;
+            let ended = inner.attempt_ended(result);
+            sender.send_replace(Some(ended));
+        });
+        Ok(receiver)
+    }
+
+    fn attempt_ended(&self, result: Result<Caller<Outbox>, ConnectError>) -> Result<(), Status> {
+        let mut state = self.lock();
+        state.attempt = None;
+        match result {
+            Ok(connection) => {
+                state.backoff.succeeded();
+                state.hold_until = None;
+                state.reason = None;
+                state.connection = Some(Arc::new(connection));
+                Ok(())
+            }
+            Err(error) => {
+                let wait = state.backoff.failed(fastrand::f64());
+                state.hold_until = Some(Instant::now() + wait);
+                let text = error.to_string();
+                tracing::warn!(target = %self.dial.address, error = %text, ?wait, "no connection");
+                state.reason = Some(text.clone());
+                Err(Status::unavailable(text))
+            }
+        }
+    }
+
+    async fn until_ready(self: &Arc<Self>) -> Result<(), Status> {
+        if let Some(connection) = self.connection() {
+            match connection.ready().await {
+                Ok(()) => return Ok(()),
+                Err(status) => self.lost(&connection, &status),
+            }
+        }
+        let mut attempt = self.attempt()?;
+        let ended = attempt.wait_for(Option::is_some).await;
+        match ended.as_deref() {
+            Ok(Some(result)) => result.clone(),
+            Ok(None) | Err(_) => Err(Status::unavailable("the runtime that was connecting has stopped")),
+        }
+    }
+}
+
+impl Invoke for Channel {
+    fn start(
+        &self,
+        head: &RequestHead<'_>,
+        message: Option<&dyn Encode>,
+        end: bool,
+    ) -> Result<Call, StartError> {
+        let Some(connection) = self.inner.connection() else { return Err(StartError::Busy) };
+        match connection.start(head, message, end) {
+            Err(StartError::Closed(status)) => {
+                self.inner.lost(&connection, &status);
+                Err(StartError::Busy)
+            }
+            started => started,
+        }
+    }
+
+    fn ready(&self) -> ReadyFuture<'_> {
+        Box::pin(self.inner.until_ready())
+    }
+
+    fn default_timeout(&self) -> Option<Duration> {
+        self.inner.timeout
+    }
+}
+
+impl Service<http::Request<tonic::body::Body>> for Channel {
+    type Response = http::Response<ResponseBody>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        // Whether a call must wait is known only when it starts.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        Box::pin(adapter::call(self.clone(), request))
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Channel");
+        debug.field("address", &self.inner.dial.address).field("path", &self.path()).finish()
+    }
+}

@@ -1,0 +1,129 @@
+//! Which transport a channel is on, and why not a better one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::ConnectError;
+
+/// What a channel may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// The best that both sides have.
+    #[default]
+    Auto,
+    /// RDMA, or an error that says why not.
+    Rdma,
+    /// byway's own framing over TCP or a Unix socket.
+    Tcp,
+    /// gRPC over HTTP/2.
+    Grpc,
+}
+
+/// The environment variable that overrides [`Transport::Auto`].
+pub(crate) const TRANSPORT_VARIABLE: &str = "BYWAY_TRANSPORT";
+
+const NO_RDMA: &str = "RDMA is not part of this version of byway";
+const NO_GRPC: &str = "gRPC over HTTP/2 is not part of this version of byway";
+
+impl Transport {
+    /// What to use when the user asked for `self`.
+    ///
+    /// # Errors
+    /// The environment variable holds no transport, or the transport is not there.
+    pub(crate) fn resolve(self, variable: Option<&str>) -> Result<Self, ConnectError> {
+        let transport = match (self, variable) {
+            (Self::Auto, Some(text)) if !text.is_empty() => {
+                text.parse().map_err(|()| ConnectError::Variable(text.to_owned()))?
+            }
+            (transport, _) => transport,
+        };
+        match transport {
+            Self::Rdma => Err(ConnectError::Unavailable { transport, reason: NO_RDMA.into() }),
+            Self::Grpc => Err(ConnectError::Unavailable { transport, reason: NO_GRPC.into() }),
+            Self::Auto | Self::Tcp => Ok(transport),
+        }
+    }
+
+    /// Why a connection over TCP is not a better one; `None` when TCP was asked for.
+    pub(crate) fn why_not_better(self) -> Option<String> {
+        (self == Self::Auto).then(|| NO_RDMA.to_owned())
+    }
+}
+
+impl FromStr for Transport {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.to_ascii_lowercase().as_str() {
+            "auto" => Ok(Self::Auto),
+            "rdma" => Ok(Self::Rdma),
+            "tcp" => Ok(Self::Tcp),
+            "grpc" => Ok(Self::Grpc),
+            _ => Err(()),
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+            Self::Grpc => "grpc",
+        })
+    }
+}
+
+/// The path that a channel's calls take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Path {
+    /// No connection yet, or none any more; with the reason when the last attempt failed or the connection was lost.
+    Disconnected {
+        /// What happened last.
+        reason: Option<String>,
+    },
+    /// byway's own framing over TCP.
+    Tcp {
+        /// Why it is not RDMA, unless TCP was asked for.
+        why_not_better: Option<String>,
+    },
+    /// byway's own framing over a Unix socket.
+    Unix,
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disconnected { reason: None } => f.write_str("not connected"),
+            Self::Disconnected { reason: Some(reason) } => write!(f, "not connected: {reason}"),
+            Self::Tcp { why_not_better: None } => f.write_str("tcp"),
+            Self::Tcp { why_not_better: Some(reason) } => write!(f, "tcp ({reason})"),
+            Self::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_decides_only_what_the_program_left_open() {
+        assert_eq!(Transport::Auto.resolve(None).ok(), Some(Transport::Auto));
+        assert_eq!(Transport::Auto.resolve(Some("TCP")).ok(), Some(Transport::Tcp));
+        assert_eq!(Transport::Auto.resolve(Some("")).ok(), Some(Transport::Auto));
+        assert_eq!(Transport::Tcp.resolve(Some("rdma")).ok(), Some(Transport::Tcp));
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_with_its_reason() {
+        let error = Transport::Rdma.resolve(None).expect_err("not built").to_string();
+        assert!(error.contains("RDMA is not part of this version"), "{error}");
+        let error = Transport::Auto.resolve(Some("grpc")).expect_err("not built").to_string();
+        assert!(error.contains("HTTP/2 is not part of this version"), "{error}");
+        let error = Transport::Auto.resolve(Some("carrier-pigeon")).expect_err("unknown").to_string();
+        assert!(error.contains("BYWAY_TRANSPORT") && error.contains("carrier-pigeon"), "{error}");
+    }
+}

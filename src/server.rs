@@ -1,0 +1,352 @@
+//! One port: accepts connections, finds out what speaks, and serves it until it is told to stop.
+//!
+//! Invariants: the accept loop survives whatever accepting a connection may fail with; a peer that says nothing is cut
+//! off; connections are bounded; after the drain's time is over nothing of the server is left running.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use byway_runtime::adapter::TowerHandler;
+use byway_runtime::dispatch::Router;
+use byway_runtime::{ConnectionInfo, Direct, Limits};
+use byway_tcp::native::{self, Accepted, Drain, Keepalive, Options};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tower_service::Service;
+
+use crate::address::{Address, AddressError};
+use crate::error::ServeError;
+use crate::listener::{self, Listener, Listening, Stream};
+
+/// How long accepting pauses when the process or the system has no more descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where a server begins: [`Server::builder`].
+#[derive(Debug)]
+pub struct Server(());
+
+impl Server {
+    /// A server with default settings and no services.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder {
+            router: Router::default(),
+            duplicate: None,
+            options: Options::default(),
+            handshake_timeout: Duration::from_secs(5),
+            max_connections: 10_000,
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a server serves, and how.
+pub struct ServerBuilder {
+    router: Router,
+    duplicate: Option<&'static str>,
+    options: Options,
+    handshake_timeout: Duration,
+    max_connections: usize,
+    drain_timeout: Duration,
+}
+
+impl ServerBuilder {
+    /// Adds a service that byway's generator made the server of.
+    #[must_use]
+    pub fn add_service(mut self, service: impl Direct) -> Self {
+        let added = self.router.add_direct(service);
+        self.note(added);
+        self
+    }
+
+    /// Adds a service that is a `tower` service of HTTP requests: made by tonic's own generator, such as health and
+    /// reflection, or wrapped in layers or interceptors.
+    #[must_use]
+    pub fn add_tower_service<S, B>(mut self, service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>> + NamedService,
+        S: Clone + Send + Sync + 'static,
+        S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        S::Future: Send,
+        B: tonic::codegen::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let added = self.router.add_tower(S::NAME, TowerHandler::new(service));
+        self.note(added);
+        self
+    }
+
+    fn note(&mut self, added: Result<(), &'static str>) {
+        self.duplicate = self.duplicate.or(added.err());
+    }
+
+    /// What each connection accepts.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.options.limits = limits;
+        self
+    }
+
+    /// When to ask a silent client for a sign of life, and when to give up on it.
+    #[must_use]
+    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.options.keepalive = keepalive;
+        self
+    }
+
+    /// How many calls may run at once, over all connections, before further ones are refused with
+    /// `RESOURCE_EXHAUSTED`. Default: no limit beside that of each connection.
+    #[must_use]
+    pub fn max_concurrent_calls(mut self, max: usize) -> Self {
+        self.router.limit_running(max);
+        self
+    }
+
+    /// How many connections may be open at once; further ones are told so and closed. Default 10,000.
+    #[must_use]
+    pub fn max_connections(mut self, max: usize) -> Self {
+        self.max_connections = max;
+        self
+    }
+
+    /// How long a new connection may take to say hello. Default 5 s.
+    #[must_use]
+    pub fn handshake_timeout(mut self, limit: Duration) -> Self {
+        self.handshake_timeout = limit;
+        self
+    }
+
+    /// How long open calls may take to finish after the server was told to stop. Default 30 s.
+    #[must_use]
+    pub fn drain_timeout(mut self, limit: Duration) -> Self {
+        self.drain_timeout = limit;
+        self
+    }
+
+    /// Listens on `address` (`host:port`, `unix:///path` or a `SocketAddr`) without accepting yet.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or two services answer the same path.
+    pub async fn bind<A>(self, address: A) -> Result<BoundServer, ServeError>
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
+        if let Some(path) = self.duplicate {
+            return Err(ServeError::Duplicate(path));
+        }
+        let address = address.try_into().map_err(AddressError::from)?;
+        match Listener::bind(&address).await {
+            Ok((listener, listening)) => Ok(BoundServer { settings: self, listener, listening }),
+            Err(source) => Err(ServeError::Listen { address, source }),
+        }
+    }
+
+    /// Serves `address` for as long as the future is polled.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or two services answer the same path.
+    pub async fn serve<A>(self, address: A) -> Result<(), ServeError>
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
+        self.serve_with_shutdown(address, std::future::pending()).await
+    }
+
+    /// Serves `address` until `signal` resolves, and then until open calls have finished or their time is over.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or two services answer the same path.
+    pub async fn serve_with_shutdown<A>(
+        self,
+        address: A,
+        signal: impl Future<Output = ()>,
+    ) -> Result<(), ServeError>
+    where
+        A: TryInto<Address>,
+        AddressError: From<A::Error>,
+    {
+        self.bind(address).await?.serve_with_shutdown(signal).await;
+        Ok(())
+    }
+}
+
+/// A server that listens.
+pub struct BoundServer {
+    settings: ServerBuilder,
+    listener: Listener,
+    listening: Listening,
+}
+
+impl BoundServer {
+    /// Where it listens.
+    pub fn listening(&self) -> &Listening {
+        &self.listening
+    }
+
+    /// Serves for as long as the future is polled.
+    pub async fn serve(self) {
+        self.serve_with_shutdown(std::future::pending()).await;
+    }
+
+    /// Serves until `signal` resolves, and then until open calls have finished or their time is over.
+    pub async fn serve_with_shutdown(self, signal: impl Future<Output = ()>) {
+        let Self { settings, listener, listening } = self;
+        let (drain, draining) = watch::channel(None);
+        let shared = Arc::new(Shared {
+            router: Arc::new(settings.router),
+            options: settings.options,
+            handshake_timeout: settings.handshake_timeout,
+            connections: Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS))),
+            draining,
+        });
+        let mut tasks = JoinSet::new();
+        let mut signal = std::pin::pin!(signal);
+        tracing::info!(address = %listening, "serving");
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut signal => break,
+                Some(_) = tasks.join_next() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => {
+                        tasks.spawn(Arc::clone(&shared).serve(accepted));
+                    }
+                    Err(error) => shared.pause(&error).await,
+                },
+            }
+        }
+        drop(listener);
+        tracing::info!(address = %listening, connections = tasks.len(), "draining");
+        drain.send_replace(Some(Instant::now() + settings.drain_timeout));
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+/// What every connection of a server needs.
+struct Shared {
+    router: Arc<Router>,
+    options: Options,
+    handshake_timeout: Duration,
+    connections: Arc<Semaphore>,
+    draining: watch::Receiver<Option<Instant>>,
+}
+
+impl Shared {
+    /// After an error of one connection that failed before it was accepted: nothing. When descriptors or memory ran
+    /// out, waits a moment: trying again at once would only burn the processor until a connection closes.
+    async fn pause(&self, error: &io::Error) {
+        if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+            return;
+        }
+        tracing::error!(%error, "a connection could not be accepted; trying again in {ACCEPT_PAUSE:?}");
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    async fn serve(self: Arc<Self>, accepted: listener::Accepted) {
+        match accepted {
+            listener::Accepted::Tcp(stream, info) => self.serve_stream(stream, info).await,
+            listener::Accepted::Unix(stream, info) => self.serve_stream(stream, info).await,
+        }
+    }
+
+    async fn serve_stream<S: Stream>(self: Arc<Self>, mut stream: S, info: ConnectionInfo) {
+        let Ok(_permit) = Arc::clone(&self.connections).try_acquire_owned() else {
+            let refused =
+                native::refuse(&mut stream, &self.options, "it has as many connections as it allows");
+            let _ = tokio::time::timeout(self.handshake_timeout, refused).await;
+            tracing::warn!(peer = %info.peer, "refused a connection: there are as many as allowed");
+            return;
+        };
+        self.serve_permitted(stream, info, _permit).await;
+    }
+
+    async fn serve_permitted<S: Stream>(
+        &self,
+        stream: S,
+        info: ConnectionInfo,
+        _permit: OwnedSemaphorePermit,
+    ) {
+        let peer = info.peer.clone();
+        let accept =
+            native::accept(stream, Arc::new(info), self.options, Arc::clone(&self.router), self.drain());
+        match tokio::time::timeout(self.handshake_timeout, accept).await {
+            Err(_) => tracing::warn!(%peer, "cut off: it said no hello in {:?}", self.handshake_timeout),
+            Ok(Err(error)) => tracing::warn!(%peer, %error, "no connection"),
+            Ok(Ok(Accepted::Native(driver))) => {
+                let failure = driver.await;
+                tracing::debug!(%peer, reason = %failure, "the connection is over");
+            }
+            Ok(Ok(Accepted::Other(stream, first))) => {
+                tracing::warn!(%peer, first = %first.escape_ascii(), "cut off: it does not speak byway's protocol");
+                let answer = answer_to_others(stream, &first);
+                let _ = tokio::time::timeout(self.handshake_timeout, answer).await;
+            }
+        }
+    }
+
+    fn drain(&self) -> Drain {
+        let mut draining = self.draining.clone();
+        Box::pin(async move {
+            match draining.wait_for(Option::is_some).await.map(|until| *until) {
+                Ok(Some(until)) => until,
+                // The server's future was dropped: its connections end now.
+                Ok(None) | Err(_) => Instant::now(),
+            }
+        })
+    }
+}
+
+/// Tells a peer that speaks HTTP, in its own protocol, that nobody here does.
+async fn answer_to_others<S: Stream>(mut stream: S, first: &[u8]) -> io::Result<()> {
+    /// An empty SETTINGS frame, then GOAWAY with last stream 0, code HTTP_1_1_REQUIRED (13) and a text of 58 bytes.
+    const GOAWAY: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x42\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d\
+        this port speaks byway's own framing, not gRPC over HTTP/2";
+    const NOT_IMPLEMENTED: &[u8] = b"HTTP/1.1 501 Not Implemented\r\ncontent-type: text/plain\r\n\
+        content-length: 47\r\nconnection: close\r\n\r\nthis port speaks byway's own framing, not HTTP\n";
+    let answer = if first.starts_with(b"PRI ") {
+        GOAWAY
+    } else if first.first().is_some_and(u8::is_ascii_uppercase) {
+        NOT_IMPLEMENTED
+    } else {
+        return Ok(());
+    };
+    stream.write_all(answer).await?;
+    stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    async fn answer(first: &[u8]) -> Vec<u8> {
+        let (near, mut far) = tokio::io::duplex(1024);
+        answer_to_others(near, first).await.expect("the other end reads");
+        let mut answer = Vec::new();
+        far.read_to_end(&mut answer).await.expect("it was closed");
+        answer
+    }
+
+    #[tokio::test]
+    async fn peers_that_speak_http_are_told_in_their_own_protocol() {
+        let http2 = answer(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+        let (settings, goaway) = http2.split_at(9);
+        assert_eq!(settings, [0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        let length = usize::from(goaway[0]) << 16 | usize::from(goaway[1]) << 8 | usize::from(goaway[2]);
+        assert_eq!(goaway.len(), 9 + length, "the frame has the length that it announces");
+        let http1 = answer(b"GET / HTTP/1.1\r\n").await;
+        let text = String::from_utf8(http1).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
+        assert!(answer(b"\x16\x03\x01").await.is_empty());
+    }
+}

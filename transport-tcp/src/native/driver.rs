@@ -1,0 +1,368 @@
+//! The task of one connection.
+//!
+//! Owns the stream, reads it into frames, hands everything that arrived together to the connection under one lock,
+//! polls the handlers of new calls holding none, and writes whatever was pushed meanwhile in vectored writes.
+//! Work per poll is bounded, so that one busy connection does not starve the others of its thread. Invariant: when the
+//! driver ends, for whatever reason, the connection's calls have ended.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::BufMut;
+use byway_runtime::connection::Connection;
+use byway_runtime::dispatch::{Inline, Router};
+use byway_runtime::link::Body;
+use byway_runtime::output::Segments;
+use byway_runtime::session::{Event, Failure, Incoming};
+use byway_runtime::stream::{Inbox, Outbox, ReceivedFrame, empty_slices};
+use byway_runtime::{CallContext, ServerCall, Status};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+use tokio_util::io::poll_read_buf;
+
+use super::keepalive::{Due, Keepalive, Watch};
+
+/// Reads of one poll, after which other tasks have their turn. Sixteen reads of a 64 KiB buffer are one large message.
+const READS_PER_POLL: usize = 16;
+
+/// How long a connection that is over may take to deliver its last words.
+const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Resolves when the server takes no more calls, to when the open ones must be over.
+pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
+
+/// Drives one connection to its end.
+pub struct Driver<S> {
+    io: S,
+    connection: Arc<Connection<Outbox>>,
+    inbox: Inbox,
+    writing: Segments,
+    server: Option<Server>,
+    watch: Watch,
+    timer: Pin<Box<Sleep>>,
+    /// Whether to read on: a server does not while its peer reads nothing, nor while calls that were cancelled leave too
+    /// many handlers behind.
+    listens: bool,
+    phase: Phase,
+    frames: Vec<ReceivedFrame>,
+    calls: Vec<Incoming>,
+    woken: Vec<Waker>,
+}
+
+struct Server {
+    router: Arc<Router>,
+    phase: ServerPhase,
+}
+
+enum ServerPhase {
+    Serving(Drain),
+    /// No new calls; when the timer fires the open ones end.
+    Draining(Pin<Box<Sleep>>),
+    /// Every call has ended; the client has until the timer fires to notice and close.
+    Ended(Pin<Box<Sleep>>),
+}
+
+enum Phase {
+    Running,
+    /// Everything is said: what waits is written, then the stream is closed.
+    Closing {
+        failure: Failure,
+        until: Pin<Box<Sleep>>,
+    },
+}
+
+/// How far one direction came.
+enum Progress {
+    Made,
+    Blocked,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+    pub(super) fn client(
+        io: S,
+        connection: Arc<Connection<Outbox>>,
+        inbox: Inbox,
+        keepalive: Keepalive,
+    ) -> Self {
+        Self::new(io, connection, inbox, keepalive, None)
+    }
+
+    pub(super) fn server(
+        io: S,
+        connection: Arc<Connection<Outbox>>,
+        inbox: Inbox,
+        keepalive: Keepalive,
+        router: Arc<Router>,
+        drain: Drain,
+    ) -> Self {
+        let server = Server { router, phase: ServerPhase::Serving(drain) };
+        Self::new(io, connection, inbox, keepalive, Some(server))
+    }
+
+    fn new(
+        io: S,
+        connection: Arc<Connection<Outbox>>,
+        inbox: Inbox,
+        keepalive: Keepalive,
+        server: Option<Server>,
+    ) -> Self {
+        Self {
+            io,
+            connection,
+            inbox,
+            writing: Segments::default(),
+            server,
+            watch: Watch::new(keepalive),
+            timer: Box::pin(tokio::time::sleep(keepalive.interval)),
+            listens: true,
+            phase: Phase::Running,
+            frames: Vec::new(),
+            calls: Vec::new(),
+            woken: Vec::new(),
+        }
+    }
+
+    /// Runs until nothing is left to do now. An error is why the connection is over.
+    fn run(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        // Frames may have come together with the hello, or be left from the last poll.
+        self.receive()?;
+        for _ in 0..READS_PER_POLL {
+            let written = self.write(cx)?;
+            let read = if self.listens { self.read(cx)? } else { Progress::Blocked };
+            if let (Progress::Blocked, Progress::Blocked) = (written, read) {
+                return Ok(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<Progress, Failure> {
+        let (space, room) = self.inbox.space();
+        match poll_read_buf(Pin::new(&mut self.io), cx, &mut space.limit(room)) {
+            Poll::Pending => return Ok(Progress::Blocked),
+            Poll::Ready(Err(error)) => return Err(Failure::new(format!("reading failed: {error}"))),
+            Poll::Ready(Ok(0)) => return Err(Failure::new("the peer closed it")),
+            Poll::Ready(Ok(_)) => self.watch.note_heard(),
+        }
+        self.receive()?;
+        Ok(Progress::Made)
+    }
+
+    /// Hands over the frames that were read, and dispatches the calls among them.
+    fn receive(&mut self) -> Result<(), Failure> {
+        let malformed = loop {
+            match self.inbox.next_frame() {
+                Ok(Some(frame)) => self.frames.push(frame),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        if !self.frames.is_empty() {
+            let (frames, calls) = (&mut self.frames, &mut self.calls);
+            self.connection.turn(&mut self.woken, |turn| {
+                turn.work_on();
+                for frame in frames.drain(..) {
+                    let body = if frame.body.is_empty() { Body::None } else { Body::Here(frame.body) };
+                    match turn.frame(&frame.header, frame.head, body)? {
+                        Event::Handled => {}
+                        Event::Call(incoming) => calls.push(incoming),
+                        Event::Closed(failure) => return Err(failure),
+                    }
+                }
+                Ok(())
+            })?;
+            self.dispatch();
+        }
+        malformed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn dispatch(&mut self) {
+        let Some(server) = &self.server else { return };
+        let mut inline = Inline::new();
+        for incoming in self.calls.drain(..) {
+            let call = self.connection.answer(&incoming);
+            let context = CallContext::new(incoming.head.deadline, Arc::clone(self.connection.info()));
+            let call = ServerCall::new(call, incoming.head, incoming.message, incoming.ended, context);
+            server.router.dispatch(call, &mut inline);
+        }
+    }
+
+    /// Writes what was pushed, until there is nothing more or the stream takes no more; then waits for either.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<Progress, Failure> {
+        let mut progress = Progress::Blocked;
+        loop {
+            let (writing, is_server) = (&mut self.writing, self.server.is_some());
+            self.listens = self.connection.turn(&mut self.woken, |turn| {
+                if turn.link().note_unwritten(writing.len()) {
+                    turn.made_room();
+                }
+                if writing.is_empty() {
+                    turn.link().take(writing);
+                }
+                turn.wait(cx.waker());
+                // A client always reads, so that two sides that both want to write cannot wait for each other.
+                !is_server || turn.accepts()
+            });
+            if self.writing.is_empty() {
+                return Ok(progress);
+            }
+            match self.write_some(cx) {
+                Poll::Pending => return Ok(progress),
+                Poll::Ready(Ok(())) => progress = Progress::Made,
+                Poll::Ready(Err(error)) => return Err(Failure::new(format!("writing failed: {error}"))),
+            }
+        }
+    }
+
+    fn write_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.writing.is_empty() {
+            let mut slices = empty_slices();
+            let count = self.writing.slices(&mut slices);
+            match Pin::new(&mut self.io).poll_write_vectored(cx, &slices[..count]) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(written)) => self.writing.advance(written),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Asks a silent peer, and gives up on one that does not answer.
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if self.connection.turn(&mut self.woken, |turn| turn.has_many_handlers()) {
+                // This side is not listening because of its own handlers.
+                self.watch.note_heard();
+            }
+            let next = match self.watch.fired() {
+                Due::Wait(next) => next,
+                Due::Ping(next) => {
+                    self.connection.turn(&mut self.woken, |turn| turn.ping());
+                    self.run(cx)?;
+                    next
+                }
+                Due::Dead => return Err(Failure::new("the peer is silent and does not answer a ping")),
+            };
+            self.timer.as_mut().reset(Instant::now() + next);
+        }
+        Ok(())
+    }
+
+    /// Moves a server that was told to drain towards its end.
+    fn drain(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        let Some(server) = &mut self.server else { return Ok(()) };
+        loop {
+            match &mut server.phase {
+                ServerPhase::Serving(drain) => {
+                    let Poll::Ready(until) = drain.as_mut().poll(cx) else { return Ok(()) };
+                    self.connection.turn(&mut self.woken, |turn| turn.drain());
+                    server.phase = ServerPhase::Draining(Box::pin(tokio::time::sleep_until(until)));
+                }
+                ServerPhase::Draining(timer) => {
+                    if timer.as_mut().poll(cx).is_pending() {
+                        break;
+                    }
+                    let status = Status::unavailable("the server shut down before the call was finished");
+                    self.connection.turn(&mut self.woken, |turn| turn.end_calls(&status));
+                    server.phase = ServerPhase::Ended(Box::pin(tokio::time::sleep(LAST_WORDS)));
+                }
+                ServerPhase::Ended(timer) => {
+                    if timer.as_mut().poll(cx).is_pending() {
+                        break;
+                    }
+                    return Err(Failure::told("the server is shutting down"));
+                }
+            }
+        }
+        let _ = self.write(cx)?;
+        Ok(())
+    }
+
+    fn poll_running(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        self.run(cx)?;
+        self.keep_alive(cx)?;
+        self.drain(cx)?;
+        let over = self.server.is_none() && self.connection.turn(&mut self.woken, |turn| turn.is_done());
+        if over { Err(Failure::new("this side closed it")) } else { Ok(()) }
+    }
+
+    /// Ends the connection's calls; what was already pushed is still written.
+    fn begin_closing(&mut self, failure: Failure) {
+        let writing = self.writing.len();
+        self.connection.turn(&mut self.woken, |turn| {
+            turn.link().note_unwritten(writing);
+            let delivered = turn.link().delivered();
+            if failure.is_told() {
+                turn.say_goodbye(&failure);
+            }
+            turn.fail(&failure, delivered);
+        });
+        let until = Box::pin(tokio::time::sleep(LAST_WORDS));
+        self.phase = Phase::Closing { failure, until };
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+    /// Writes what waits and closes the stream. When the peer was told something, also reads until it closes: closing a
+    /// socket with unread data would take back what it has not read yet.
+    fn poll_last_words(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.write(cx).is_err() {
+            return Poll::Ready(());
+        }
+        if !self.writing.is_empty() || Pin::new(&mut self.io).poll_shutdown(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let Phase::Closing { failure, .. } = &self.phase else { return Poll::Pending };
+        if !failure.is_told() {
+            return Poll::Ready(());
+        }
+        let mut discarded = [0; 4096];
+        for _ in 0..READS_PER_POLL {
+            let mut buffer = ReadBuf::new(&mut discarded);
+            match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
+    /// Why the connection is over.
+    type Output = Failure;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Failure> {
+        let this = &mut *self;
+        if let Phase::Running = this.phase {
+            match this.poll_running(cx) {
+                Ok(()) => return Poll::Pending,
+                Err(failure) => this.begin_closing(failure),
+            }
+        }
+        let said = this.poll_last_words(cx);
+        let Phase::Closing { failure, until } = &mut this.phase else { return Poll::Pending };
+        if said.is_ready() || until.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(failure.clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl<S> Drop for Driver<S> {
+    /// A driver that is dropped before its end, with its runtime say, still ends its calls.
+    fn drop(&mut self) {
+        let failure = Failure::new("its task was dropped");
+        self.connection.turn(&mut self.woken, |turn| {
+            let delivered = turn.link().delivered();
+            turn.fail(&failure, delivered);
+        });
+    }
+}

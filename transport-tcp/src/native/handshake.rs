@@ -1,0 +1,140 @@
+//! From a stream of bytes to a connection.
+//!
+//! Owns the exchange of hellos. The client speaks first and waits; the server waits for enough bytes to know what
+//! speaks. Never: sets a time limit; its callers do, over the whole of connecting or accepting.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use byway_runtime::ConnectionInfo;
+use byway_runtime::connection::{Caller, Connection};
+use byway_runtime::dispatch::Router;
+use byway_runtime::session::{Hello, HelloError, Role};
+use byway_runtime::stream::{Inbox, Outbox};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::Options;
+use super::driver::{Drain, Driver};
+
+/// Why a stream did not become a connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The stream failed.
+    Io(io::Error),
+    /// The peer closed the stream before its hello was complete.
+    Closed,
+    /// The peer's hello is none, or not one that this side can work with.
+    Hello(HelloError),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "the connection failed: {error}"),
+            Self::Closed => f.write_str(
+                "the peer closed the connection before it said hello: it may not speak byway's protocol",
+            ),
+            Self::Hello(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            Self::Closed => None,
+            Self::Hello(error) => Some(error),
+        }
+    }
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// As a client: says hello and returns what makes calls. The connection's driver runs as a task until it is closed.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect<S>(
+    mut io: S,
+    info: Arc<ConnectionInfo>,
+    options: Options,
+) -> Result<Caller<Outbox>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let own = Hello::new(&options.limits);
+    io.write_all(&own.encode()).await?;
+    let mut buffer = BytesMut::with_capacity(1024);
+    let theirs = read_hello(&mut io, &mut buffer).await?;
+    let connection = Connection::new(Role::Client, options.limits, theirs.limits, Outbox::default(), info);
+    let inbox = Inbox::new(options.limits, buffer);
+    tokio::spawn(Driver::client(io, Arc::clone(&connection), inbox, options.keepalive));
+    Ok(Caller(connection))
+}
+
+/// What a stream turned out to be.
+pub enum Accepted<S> {
+    /// A byway client. The future serves it until the connection is over.
+    Native(Box<Driver<S>>),
+    /// Something else; these are the bytes that were read of it.
+    Other(S, BytesMut),
+}
+
+/// As a server: waits for the client's hello and answers it. `drain` tells the connection when to take no more calls.
+///
+/// # Errors
+/// See [`ConnectError`]. A client whose version is not spoken here was told so.
+pub async fn accept<S>(
+    mut io: S,
+    info: Arc<ConnectionInfo>,
+    options: Options,
+    router: Arc<Router>,
+    drain: Drain,
+) -> Result<Accepted<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut buffer = BytesMut::with_capacity(1024);
+    let theirs = match read_hello(&mut io, &mut buffer).await {
+        Ok(theirs) => theirs,
+        Err(ConnectError::Hello(HelloError::NotByway(_))) => return Ok(Accepted::Other(io, buffer)),
+        Err(ConnectError::Hello(error)) => {
+            refuse(&mut io, &options, &error.to_string()).await?;
+            return Err(ConnectError::Hello(error));
+        }
+        Err(error) => return Err(error),
+    };
+    io.write_all(&Hello::new(&options.limits).encode()).await?;
+    let connection = Connection::new(Role::Server, options.limits, theirs.limits, Outbox::default(), info);
+    let inbox = Inbox::new(options.limits, buffer);
+    let driver = Driver::server(io, connection, inbox, options.keepalive, router, drain);
+    Ok(Accepted::Native(Box::new(driver)))
+}
+
+/// Tells a client why it is not served.
+///
+/// # Errors
+/// The stream failed.
+pub async fn refuse<S: AsyncWrite + Unpin>(io: &mut S, options: &Options, reason: &str) -> io::Result<()> {
+    io.write_all(&Hello::refusal(&options.limits, reason).encode()).await?;
+    io.shutdown().await
+}
+
+async fn read_hello<S: AsyncRead + Unpin>(io: &mut S, buffer: &mut BytesMut) -> Result<Hello, ConnectError> {
+    loop {
+        if let Some(hello) = Hello::take(buffer).map_err(ConnectError::Hello)? {
+            return Ok(hello);
+        }
+        if io.read_buf(buffer).await? == 0 {
+            return Err(ConnectError::Closed);
+        }
+    }
+}

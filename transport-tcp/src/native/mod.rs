@@ -1,0 +1,23 @@
+//! byway's own frames over any stream that reads and writes.
+//!
+//! [`connect`] and [`accept`] exchange hellos; then one task per connection, its [driver](driver), reads, dispatches and
+//! writes. There is no task per message and none per call that is ready at once.
+
+mod driver;
+mod handshake;
+mod keepalive;
+
+pub use driver::{Drain, Driver};
+pub use handshake::{Accepted, ConnectError, accept, connect, refuse};
+pub use keepalive::Keepalive;
+
+use byway_runtime::Limits;
+
+/// What holds for a connection on this side.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// What this side accepts.
+    pub limits: Limits,
+    /// How a dead peer is noticed.
+    pub keepalive: Keepalive,
+}
