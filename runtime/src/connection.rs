@@ -123,6 +123,8 @@ impl<L: Link> Connection<L> {
             {
                 let state = self.lock();
                 if let Some(status) = state.session.closed() {
+                    // Whoever else waits learns it from this one: nothing more may ever happen on the connection.
+                    self.may_open.notify_one();
                     return Err(status);
                 }
                 if state.session.may_open(&state.link) {

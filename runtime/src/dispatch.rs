@@ -6,6 +6,7 @@
 //! hold up a connection: each turn of a driver has a time budget ([`Inline`]), after which calls become tasks at once,
 //! and methods that are slow on average always do.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -110,7 +111,12 @@ impl Router {
             return call.refuse(&Deadline::status());
         }
         let reference = call.call.by_ref();
-        let mut handling = Some(route.handler.handle(route.method, call));
+        // The call is dropped, and with it ended, when this panics.
+        let begun = catch_unwind(AssertUnwindSafe(|| route.handler.handle(route.method, call)));
+        let mut handling = match begun {
+            Ok(handling) => Some(handling),
+            Err(panic) => return report(&*panic),
+        };
         let first_poll = if inline.is_spent() || route.cost.is_slow() {
             Some(Arc::clone(&route.cost))
         } else {
@@ -141,19 +147,18 @@ fn poll_contained(handling: &mut Option<Handling>, cx: &mut Context<'_>) -> Poll
     match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(poll) => poll,
         Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            tracing::error!(
-                panic = text.unwrap_or("not a text"),
-                "a handler panicked; its call ends with INTERNAL"
-            );
+            report(&*panic);
             // What is left of it may panic again; nothing of it is needed.
             let _ = catch_unwind(AssertUnwindSafe(|| *handling = None));
             Poll::Ready(())
         }
     }
+}
+
+fn report(panic: &(dyn Any + Send)) {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(panic = text.unwrap_or("not a text"), "a handler panicked; its call ends with INTERNAL");
 }
 
 /// Drops a handler that has not finished.

@@ -67,6 +67,15 @@ pub enum SendError {
         /// What the peer accepts.
         limit: usize,
     },
+    /// Metadata have more entries than a peer accepts. Nothing was sent, and the call goes on.
+    TooManyEntries {
+        /// Their number.
+        count: usize,
+        /// What every peer accepts.
+        limit: usize,
+    },
+    /// The path of the call does not begin with a slash. Nothing was sent.
+    NoPath,
     /// The call is over: cancelled, answered, or lost with its connection.
     Over,
 }
@@ -81,6 +90,12 @@ impl SendError {
             Self::HeadTooLarge { len, limit } => Status::resource_exhausted(format!(
                 "metadata and status of {len} bytes are larger than the {limit} bytes that the peer accepts"
             )),
+            Self::TooManyEntries { count, limit } => Status::resource_exhausted(format!(
+                "metadata of {count} entries are more than the {limit} that a peer accepts"
+            )),
+            Self::NoPath => {
+                Status::invalid_argument("the path of a call begins with a slash: /package.Service/Method")
+            }
             Self::Over => Status::cancelled("the call is over"),
         }
     }
@@ -199,7 +214,7 @@ impl Call {
     pub fn poll_answer(&mut self, cx: &mut Context<'_>, part: Part<'_>) -> Poll<Result<(), SendError>> {
         let sent = self.call.poll_send(cx, part);
         if part.end.is_some() && matches!(sent, Poll::Ready(Ok(()) | Err(SendError::Over))) {
-            self.over = matches!(sent, Poll::Ready(Ok(())));
+            self.over |= matches!(sent, Poll::Ready(Ok(())));
         }
         sent
     }

@@ -23,7 +23,7 @@ const ROOM: usize = 1 << 20;
 const READ_BUFFER: usize = 64 << 10;
 
 /// A body of at least this size that is not yet there gets memory of its own.
-const OWN_MEMORY_MIN: usize = 16 << 10;
+pub(crate) const OWN_MEMORY_MIN: usize = 16 << 10;
 
 /// Frames that wait to be written to a byte stream.
 #[derive(Debug, Default)]

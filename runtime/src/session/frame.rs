@@ -136,7 +136,8 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER_LEN], limits: &Limits) -> Result<Self, ConnectionError> {
         let [kind, flags, h0, h1, c0, c1, c2, c3, b0, b1, b2, b3] = *bytes;
         let kind = Kind::decode(kind).ok_or(ConnectionError::UnknownKind(kind))?;
-        if flags & !Flags::KNOWN != 0 {
+        let known = if matches!(kind, Kind::Open | Kind::Data) { Flags::KNOWN } else { 0 };
+        if flags & !known != 0 {
             return Err(ConnectionError::UnknownFlags(flags));
         }
         let header = Self {

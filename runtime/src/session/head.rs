@@ -16,10 +16,11 @@ use tonic::{Code, Status};
 use super::error::ConnectionError;
 use crate::codec::Encode;
 use crate::deadline::Deadline;
+use crate::invoke::SendError;
 use crate::output::Output;
 
-/// Entries of metadata that one head may carry: more is the peer's fault.
-const MAX_ENTRIES: u64 = 256;
+/// Entries of metadata that one map in a head may carry: more is the peer's fault.
+const MAX_ENTRIES: usize = 256;
 
 /// What a client says when it opens a call.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +53,17 @@ pub(crate) struct EncodedRequest<'a> {
     path: &'a str,
     timeout: u64,
     metadata: &'a MetadataMap,
+}
+
+impl EncodedRequest<'_> {
+    /// # Errors
+    /// What the server would take for a broken peer.
+    pub(crate) fn check(&self) -> Result<(), SendError> {
+        if !self.path.starts_with('/') {
+            return Err(SendError::NoPath);
+        }
+        check_entries(self.metadata)
+    }
 }
 
 impl Encode for EncodedRequest<'_> {
@@ -127,6 +139,17 @@ pub(crate) struct ReplyHead<'a> {
 }
 
 impl ReplyHead<'_> {
+    /// # Errors
+    /// What the client would take for a broken peer.
+    pub(crate) fn check(&self) -> Result<(), SendError> {
+        self.initial.map_or(Ok(()), check_entries)?;
+        match self.end {
+            None => Ok(()),
+            Some(Ok(trailers)) => check_entries(trailers),
+            Some(Err(status)) => check_entries(status.metadata()),
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.initial.is_none_or(MetadataMap::is_empty)
             && self.end.is_none_or(|end| end.is_ok_and(MetadataMap::is_empty))
@@ -219,6 +242,14 @@ fn entries(metadata: &MetadataMap) -> impl Iterator<Item = (&HeaderName, &Header
     metadata.as_ref().iter().filter(|(name, _)| !is_reserved(name))
 }
 
+fn check_entries(metadata: &MetadataMap) -> Result<(), SendError> {
+    if metadata.len() <= MAX_ENTRIES {
+        return Ok(());
+    }
+    let count = entries(metadata).count();
+    if count <= MAX_ENTRIES { Ok(()) } else { Err(SendError::TooManyEntries { count, limit: MAX_ENTRIES }) }
+}
+
 fn metadata_len(metadata: &MetadataMap) -> usize {
     if metadata.is_empty() {
         return 1;
@@ -245,7 +276,7 @@ fn take_metadata(head: &mut Bytes) -> Result<MetadataMap, ConnectionError> {
     if count == 0 {
         return Ok(MetadataMap::new());
     }
-    if count > MAX_ENTRIES {
+    if count > MAX_ENTRIES as u64 {
         return Err(ConnectionError::MalformedHead("more than 256 entries of metadata"));
     }
     let mut headers = HeaderMap::with_capacity(count as usize);

@@ -16,6 +16,9 @@ use super::window::{ReceiveWindow, SendWindow};
 use crate::invoke::End;
 use crate::link::Body;
 
+/// Room for parts that a slot keeps between its calls: enough for a prompt reader, little enough for every slot.
+const KEEP_PARTS: usize = 8;
+
 /// An open call.
 pub(super) struct Open {
     pub(super) send: Half,
@@ -24,8 +27,10 @@ pub(super) struct Open {
     pub(super) receive_window: ReceiveWindow,
     /// The link's position when the call began.
     pub(super) began: u64,
-    /// What the message that came with the call is charged until the call ends.
+    /// What the message that came with the call is charged until its handler asks for more or the call ends.
     pub(super) held: u64,
+    /// Whether this side ended the call by itself. The peer may not know yet: what it still sends is ignored.
+    pub(super) deaf: bool,
     /// Whether its writer is in the crowd that waits for room in the link.
     pub(super) in_crowd: bool,
     pub(super) reader: Option<Waker>,
@@ -151,6 +156,13 @@ impl Slots {
         Some((open, slot.inbox.drain(..)))
     }
 
+    /// Gives back the memory of an emptied inbox that has held many parts.
+    pub(super) fn trim(&mut self, id: CallId) {
+        if let Some(slot) = self.slots.get_mut(usize::from(id.slot())) {
+            slot.inbox.shrink_to(KEEP_PARTS);
+        }
+    }
+
     /// Every open call.
     pub(super) fn ids(&self) -> Vec<CallId> {
         let open = self.slots.iter().enumerate().filter(|(_, slot)| slot.open.is_some());
@@ -183,6 +195,7 @@ mod tests {
             receive_window: ReceiveWindow::new(1),
             began: 0,
             held: 0,
+            deaf: false,
             in_crowd: false,
             reader: None,
             writer: None,

@@ -20,6 +20,11 @@ use crate::codec::Encode;
 use crate::invoke::{End, Inbound, Part, SendError};
 use crate::limits::Limits;
 use crate::link::{Body, Link};
+use crate::stream::OWN_MEMORY_MIN;
+
+/// Parts that may wait in the buffers that they were read into. Each may keep a whole buffer of 64 KiB alive whatever
+/// its own size, so beyond this number small messages are copied; readers that keep up never get there.
+const SHARED_PARTS: usize = 1024;
 
 /// Which side of the connection a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +85,8 @@ pub struct Session {
     phase: Phase,
     /// Bytes that wait for their readers, over all calls.
     held: u64,
+    /// Parts that wait for their readers, over all calls.
+    waiting: usize,
     /// Handlers that have not finished, including those of calls that are over.
     handlers: usize,
     /// Calls whose writers wait for room in the link.
@@ -97,6 +104,7 @@ impl Session {
             slots: Slots::default(),
             phase: Phase::Open,
             held: 0,
+            waiting: 0,
             handlers: 0,
             crowd: VecDeque::new(),
             woken: Vec::new(),
@@ -178,7 +186,7 @@ impl Session {
             return Err(OpenError::Busy);
         }
         let head = head.at_this_moment();
-        let head_len = self.check_head(&head).map_err(OpenError::Invalid)?;
+        let head_len = head.check().and_then(|()| self.check_head(&head)).map_err(OpenError::Invalid)?;
         let message =
             message.map(|message| self.check_message(message)).transpose().map_err(OpenError::Invalid)?;
         let id = self.slots.reserve(self.remote.max_calls).ok_or(OpenError::Busy)?;
@@ -196,6 +204,7 @@ impl Session {
                 receive_window: ReceiveWindow::new(self.local.window),
                 began: link.position(),
                 held: 0,
+                deaf: false,
                 in_crowd: false,
                 reader: None,
                 writer: None,
@@ -223,7 +232,7 @@ impl Session {
         waker: &Waker,
     ) -> Poll<Result<(), SendError>> {
         let head = ReplyHead { initial: part.head, end: part.end.filter(|_| self.role == Role::Server) };
-        let head_len = match self.check_head(&head) {
+        let head_len = match head.check().and_then(|()| self.check_head(&head)) {
             Ok(len) => len,
             Err(error) => return Poll::Ready(Err(error)),
         };
@@ -262,19 +271,22 @@ impl Session {
             let over = End::Outcome(Err(Status::cancelled("the call is over")));
             return Poll::Ready(Inbound { end: Some(over), ..Inbound::default() });
         };
-        if inbox.front().is_none_or(|arrived| matches!(arrived.body, Body::Later(_))) {
-            register(&mut open.reader, waker);
-            return Poll::Pending;
-        }
-        let arrived = inbox.pop_front().expect("it was looked at");
-        if arrived.cost > 0 {
-            self.held -= arrived.cost;
-            let grant = open.receive_window.consume(arrived.cost);
+        let is_there = inbox.front().is_some_and(|arrived| !matches!(arrived.body, Body::Later(_)));
+        let arrived = if is_there { inbox.pop_front() } else { None };
+        self.waiting -= usize::from(arrived.is_some());
+        // Who asks for the next part is done with the message that came with the call.
+        let taken = std::mem::take(&mut open.held) + arrived.as_ref().map_or(0, |arrived| arrived.cost);
+        if taken > 0 {
+            self.held -= taken;
+            let grant = open.receive_window.consume(taken);
             if let Some(grant) = grant.filter(|_| open.receive != Half::Ended) {
-                let grant = grant.to_le_bytes();
-                push_control(link, Kind::Window, id, &grant);
+                push_control(link, Kind::Window, id, &grant.to_le_bytes());
             }
         }
+        let Some(arrived) = arrived else {
+            register(&mut open.reader, waker);
+            return Poll::Pending;
+        };
         if arrived.end.is_some() && self.role == Role::Client {
             self.close(id);
         }
@@ -439,12 +451,14 @@ impl Session {
         let whole = inbox.iter().take_while(|arrived| !matches!(arrived.body, Body::Later(_))).count();
         for lost in inbox.drain(whole..) {
             self.held -= lost.cost;
+            self.waiting -= 1;
         }
         if inbox.back().is_none_or(|last| last.end.is_none()) {
             let status = failure.status();
             let never_sent = open.began >= delivered;
             let end = if never_sent { End::NotSent(status) } else { End::Outcome(Err(status)) };
             inbox.push_back(Arrived::end(end));
+            self.waiting += 1;
         }
         open.receive = Half::Ended;
         open.send = Half::Ended;
@@ -495,6 +509,7 @@ impl Session {
             receive_window,
             began: 0,
             held: 0,
+            deaf: false,
             in_crowd: false,
             reader: None,
             writer: None,
@@ -505,6 +520,7 @@ impl Session {
             let end = ended.then(|| End::Outcome(Ok(MetadataMap::new())));
             if let Found::Open(_, inbox) = self.slots.find(id) {
                 inbox.push_back(Arrived { head: None, body, end, cost: charge });
+                self.waiting += 1;
             }
             return Ok(Event::Call(Incoming { id, head, message: None, ended: false }));
         }
@@ -522,6 +538,7 @@ impl Session {
     ) -> Result<(), ConnectionError> {
         let id = header.call;
         let (open, inbox) = match self.slots.find(id) {
+            Found::Open(open, _) if open.deaf => return Ok(()),
             Found::Open(open, inbox) => (open, inbox),
             Found::Over => return Ok(()),
             Found::Never => return Err(ConnectionError::NoSuchCall(id)),
@@ -544,11 +561,17 @@ impl Session {
         if self.held + charge > self.local.receive_budget {
             // That call ends, the others go on.
             let status = budget_status(&self.local);
-            self.finish(link, id, &status);
+            match self.role {
+                // Nothing is left to cancel: the server has ended it.
+                Role::Client if ends => self.end_locally(id, End::Outcome(Err(status))),
+                _ => self.finish(link, id, &status),
+            }
             return Ok(());
         }
         self.held += charge;
+        let body = if self.waiting < SHARED_PARTS { body } else { unshared(body) };
         inbox.push_back(Arrived { head, body, end: end.map(End::Outcome), cost: charge });
+        self.waiting += 1;
         self.woken.extend(open.reader.take());
         if self.role == Role::Client && ends {
             // Whatever is still being sent for this call is of no use to anybody.
@@ -603,7 +626,9 @@ impl Session {
         }
         open.receive = Half::Ended;
         open.send = Half::Ended;
+        open.deaf = true;
         inbox.push_back(Arrived::end(end));
+        self.waiting += 1;
         wake_all(open, &mut self.woken);
     }
 
@@ -611,14 +636,19 @@ impl Session {
     fn close(&mut self, id: CallId) {
         let reuse = self.role == Role::Client;
         let Some((mut open, unread)) = self.slots.remove(id, reuse) else { return };
-        self.held -= open.held + unread.map(|arrived| arrived.cost).sum::<u64>();
+        self.held -= open.held;
+        for unread in unread {
+            self.held -= unread.cost;
+            self.waiting -= 1;
+        }
+        self.slots.trim(id);
         wake_all(&mut open, &mut self.woken);
     }
 
     fn push_status<L: Link>(&self, link: &mut L, id: CallId, status: &Status) {
         let short;
         let mut head = ReplyHead { initial: None, end: Some(Err(status)) };
-        let len = match self.check_head(&head) {
+        let len = match head.check().and_then(|()| self.check_head(&head)) {
             Ok(len) => len,
             Err(error) => {
                 short = error.status();
@@ -637,6 +667,14 @@ impl Session {
     fn check_message<'a>(&self, message: &'a dyn Encode) -> Result<(&'a dyn Encode, u32), SendError> {
         let (len, limit) = (message.encoded_len(), self.remote.max_message as usize);
         if len > limit { Err(SendError::TooLarge { len, limit }) } else { Ok((message, len as u32)) }
+    }
+}
+
+/// The same message in memory of its own, when it is one that a link may have cut out of a shared buffer.
+fn unshared(body: Body) -> Body {
+    match body {
+        Body::Here(message) if message.len() < OWN_MEMORY_MIN => Body::Here(Bytes::copy_from_slice(&message)),
+        body => body,
     }
 }
 
