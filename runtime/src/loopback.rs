@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
+use tokio::time::{Instant, Sleep};
+use tonic::Status;
 
 use crate::connection::{Caller, Connection};
 use crate::context::{CallContext, ConnectionInfo, Endpoint};
@@ -38,6 +40,17 @@ pub struct Options {
 /// # Panics
 /// Outside of a tokio runtime.
 pub fn connect(router: Arc<Router>, options: Options) -> Caller<Outbox> {
+    connect_until(router, options, Box::pin(std::future::pending()))
+}
+
+/// Resolves when the server takes no more calls, to when the open ones must be over.
+pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
+
+/// Like [`connect`], to a server that drains when `drain` resolves.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub fn connect_until(router: Arc<Router>, options: Options, drain: Drain) -> Caller<Outbox> {
     let info = Arc::new(ConnectionInfo { link: "loopback", peer: Endpoint::Local });
     let new =
         |role, local, remote| Connection::new(role, local, remote, Outbox::default(), Arc::clone(&info));
@@ -49,6 +62,7 @@ pub fn connect(router: Arc<Router>, options: Options) -> Caller<Outbox> {
         client: Arc::clone(&client),
         server,
         router,
+        phase: Phase::Serving(drain),
         woken: Vec::new(),
     };
     tokio::spawn(driver);
@@ -61,7 +75,15 @@ struct Driver {
     to_server: Pipe,
     to_client: Pipe,
     router: Arc<Router>,
+    phase: Phase,
     woken: Vec<Waker>,
+}
+
+/// How far the server is on its way to its end.
+enum Phase {
+    Serving(Drain),
+    Draining(Pin<Box<Sleep>>),
+    Ended,
 }
 
 /// One direction.
@@ -161,6 +183,23 @@ impl Driver {
         }
     }
 
+    /// Moves a server that was told to drain towards its end.
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        if let Phase::Serving(drain) = &mut self.phase
+            && let Poll::Ready(until) = drain.as_mut().poll(cx)
+        {
+            self.server.turn(&mut self.woken, |turn| turn.drain());
+            self.phase = Phase::Draining(Box::pin(tokio::time::sleep_until(until)));
+        }
+        if let Phase::Draining(timer) = &mut self.phase
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            let status = Status::unavailable("the server shut down before the call was finished");
+            self.server.turn(&mut self.woken, |turn| turn.end_calls(&status));
+            self.phase = Phase::Ended;
+        }
+    }
+
     fn dispatch(&self, calls: Vec<Incoming>) {
         let mut inline = Inline::new();
         for incoming in calls {
@@ -179,6 +218,7 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
+        this.drain(cx);
         loop {
             let outcomes = [this.to_server.run(&mut this.woken), this.to_client.run(&mut this.woken)];
             if outcomes.iter().all(Option::is_none) {
