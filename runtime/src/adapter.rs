@@ -18,13 +18,14 @@ use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tower_service::Service;
 
-use crate::client::{Upload, deadline, end, send, start};
+use crate::client::{Outgoing, Upload, deadline, end, send, start};
 use crate::codec::Encoded;
+use crate::context::CallContext;
 use crate::deadline::{Deadline, TIMEOUT_HEADER, format_timeout};
 use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part};
 use crate::method::MethodDescriptor;
 use crate::server::{Direct, Handling, ServerCall};
-use crate::session::RequestHead;
+use crate::session::Metadata;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type HttpFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, BoxError>> + Send>>;
@@ -94,14 +95,15 @@ impl Direct for TowerHandler {
 }
 
 fn http_request(call: &ServerCall) -> Result<http::Request<Body>, Status> {
-    let mut headers = call.head.metadata.clone().into_headers();
+    let mut headers = call.metadata.clone().into_map().into_headers();
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    if let Some(deadline) = call.context.deadline {
+    let context = CallContext::current();
+    if let Some(deadline) = context.as_ref().and_then(CallContext::deadline) {
         let timeout = format_timeout(deadline.remaining());
         headers.insert(TIMEOUT_HEADER, timeout.parse().expect("digits and a letter"));
     }
-    let end = call.ended.then(|| End::Outcome(Ok(MetadataMap::new())));
+    let end = call.ended.then(|| End::Outcome(Ok(Metadata::default())));
     let first = Inbound { head: None, message: call.message.clone(), end };
     let body =
         RequestBody { call: call.call.by_ref(), pending: first, frames: VecDeque::new(), ended: false };
@@ -109,9 +111,11 @@ fn http_request(call: &ServerCall) -> Result<http::Request<Body>, Status> {
     *request.method_mut() = http::Method::POST;
     *request.version_mut() = http::Version::HTTP_2;
     *request.uri_mut() =
-        call.head.path.as_str().parse().map_err(|_| Status::unimplemented("the path is not one"))?;
+        call.path.as_bytes().try_into().map_err(|_| Status::unimplemented("the path is not one"))?;
     *request.headers_mut() = headers;
-    request.extensions_mut().insert(call.context.clone());
+    if let Some(context) = context {
+        request.extensions_mut().insert(context);
+    }
     Ok(request)
 }
 
@@ -161,7 +165,7 @@ impl http_body::Body for RequestBody {
 async fn relay(answer: HttpFuture, mut call: Call) {
     let response = match answer.await {
         Ok(response) => response,
-        Err(error) => return call.by_ref().finish(&Status::from_error(error)),
+        Err(error) => return call.finish(&Status::from_error(error)),
     };
     let (parts, body) = response.into_parts();
     if let Some(status) = Status::from_header_map(&parts.headers) {
@@ -169,7 +173,7 @@ async fn relay(answer: HttpFuture, mut call: Call) {
     }
     if parts.status != http::StatusCode::OK {
         let text = format!("the service answered with HTTP status {}", parts.status);
-        return call.by_ref().finish(&Status::unknown(text));
+        return call.finish(&Status::unknown(text));
     }
     let mut head = Some(MetadataMap::from_headers(parts.headers));
     let mut messages = Messages::new(body);
@@ -180,7 +184,7 @@ async fn relay(answer: HttpFuture, mut call: Call) {
                 let encoded = Encoded(message);
                 let part = Part { head: metadata.as_ref(), message: Some(&encoded), end: None };
                 if let Err(error) = poll_fn(|cx| call.poll_answer(cx, part)).await {
-                    return call.by_ref().finish(&error.status());
+                    return call.finish(&error.status());
                 }
             }
             Ok(None) => {
@@ -195,9 +199,9 @@ async fn relay(answer: HttpFuture, mut call: Call) {
 }
 
 async fn relay_end(call: &mut Call, head: Option<MetadataMap>, outcome: Result<MetadataMap, Status>) {
-    let part = Part { head: head.as_ref(), message: None, end: Some(outcome.as_ref()) };
+    let part = Part { head: head.as_ref(), message: None, end: Some(outcome.as_ref().map(Some)) };
     if let Err(error) = poll_fn(|cx| call.poll_answer(cx, part)).await {
-        call.by_ref().finish(&error.status());
+        call.finish(&error.status());
     }
 }
 
@@ -219,7 +223,7 @@ pub async fn call<I: Invoke>(
     let (parts, body) = request.into_parts();
     let mut metadata = MetadataMap::from_headers(parts.headers);
     let deadline = deadline(&invoke, &mut metadata)?;
-    let head = RequestHead { path: parts.uri.path(), deadline, metadata: &metadata };
+    let head = Outgoing { path: parts.uri.path(), deadline, metadata: &metadata };
     let mut timer = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at())));
     let begun = async {
         let mut messages = Messages::new(body);
@@ -243,7 +247,7 @@ pub async fn call<I: Invoke>(
         (None, Some(End::Outcome(Err(status)) | End::NotSent(status))) => return Err(status),
         (head, end) => {
             first.end = first.end.or(end);
-            head.unwrap_or_default().into_headers()
+            head.unwrap_or_default().into_map().into_headers()
         }
     };
     let mut response = http::Response::new(ResponseBody {
@@ -317,7 +321,7 @@ impl http_body::Body for ResponseBody {
                 this.exchange = None;
                 return Poll::Ready(Some(match end {
                     End::Outcome(Ok(trailers)) => {
-                        let mut headers = trailers.into_headers();
+                        let mut headers = trailers.into_map().into_headers();
                         headers.insert("grpc-status", HeaderValue::from_static("0"));
                         Ok(Frame::trailers(headers))
                     }

@@ -18,7 +18,7 @@ use crate::deadline::Deadline;
 use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part, StartError};
 use crate::limits::DEFAULT_MAX_DECODING;
 use crate::method::MethodDescriptor;
-use crate::session::RequestHead;
+use crate::session::{Metadata, RequestHead};
 use crate::streaming::{Source, StreamingParts, too_large};
 
 /// How often a call that was never sent is sent again.
@@ -72,7 +72,7 @@ pub async fn unary<I: Invoke, Req: Message, Rep: Message + Default>(
     let (mut metadata, _, message) = request.into_parts();
     options.check_request(&message)?;
     let deadline = deadline(invoke, &mut metadata)?;
-    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
     within(deadline, async {
         let mut resends = 0;
         loop {
@@ -104,7 +104,7 @@ where
 {
     let (mut metadata, _, messages) = request.into_parts();
     let deadline = deadline(invoke, &mut metadata)?;
-    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
     within(deadline, async {
         let mut call = start(invoke, &head, None, false).await?;
         let _upload = Upload::spawn(call.by_ref(), messages, options);
@@ -126,7 +126,7 @@ pub async fn server_streaming<I: Invoke, Req: Message, Rep: Message + Default + 
     let (mut metadata, _, message) = request.into_parts();
     options.check_request(&message)?;
     let deadline = deadline(invoke, &mut metadata)?;
-    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
     within(deadline, async {
         let mut resends = 0;
         loop {
@@ -158,7 +158,7 @@ where
 {
     let (mut metadata, _, messages) = request.into_parts();
     let deadline = deadline(invoke, &mut metadata)?;
-    let head = RequestHead { path: method.path(), deadline, metadata: &metadata };
+    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
     within(deadline, async {
         let call = start(invoke, &head, None, false).await?;
         let upload = Upload::spawn(call.by_ref(), messages, options);
@@ -210,15 +210,24 @@ pub(crate) async fn within<T>(
     }
 }
 
+/// What a request says beside its messages, before it is known when it is sent.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) metadata: &'a MetadataMap,
+}
+
 /// Starts a call as soon as there is something to carry it.
 pub(crate) async fn start<I: Invoke + ?Sized>(
     invoke: &I,
-    head: &RequestHead<'_>,
+    request: &Outgoing<'_>,
     message: Option<&dyn Encode>,
     end: bool,
 ) -> Result<Call, Status> {
     loop {
-        match invoke.start(head, message, end) {
+        let timeout = request.deadline.map(|deadline| deadline.remaining());
+        let head = RequestHead { path: request.path, timeout, metadata: request.metadata };
+        match invoke.start(&head, message, end) {
             Ok(call) => return Ok(call),
             Err(StartError::Busy) => invoke.ready().await?,
             Err(StartError::Closed(status) | StartError::Failed(status)) => return Err(status),
@@ -227,7 +236,7 @@ pub(crate) async fn start<I: Invoke + ?Sized>(
 }
 
 async fn single_reply<Rep: Message + Default>(call: &mut Call, limit: usize) -> Result<Response<Rep>, Ended> {
-    let mut metadata = MetadataMap::new();
+    let mut metadata = Metadata::default();
     let mut message = None;
     loop {
         let part = poll_fn(|cx| call.poll_reply(cx)).await;
@@ -249,9 +258,10 @@ async fn single_reply<Rep: Message + Default>(call: &mut Call, limit: usize) -> 
             Some(End::Outcome(Ok(trailers))) => {
                 let message = message
                     .ok_or_else(|| Status::unimplemented("the server ended a unary call without a reply"))?;
+                let mut metadata = metadata.into_map();
                 if !trailers.is_empty() {
                     let mut all = metadata.into_headers();
-                    all.extend(trailers.into_headers());
+                    all.extend(trailers.into_map().into_headers());
                     metadata = MetadataMap::from_headers(all);
                 }
                 return Ok(Response::from_parts(metadata, decode(message)?, Extensions::new()));
@@ -268,7 +278,7 @@ async fn many_replies<Rep: Message + Default + 'static>(
     let mut first = poll_fn(|cx| replies.call.poll_reply(cx)).await;
     let metadata = match (first.head.take(), &mut first) {
         (Some(metadata), _) => metadata,
-        (None, Inbound { end: Some(End::Outcome(Ok(_))), .. }) => MetadataMap::new(),
+        (None, Inbound { end: Some(End::Outcome(Ok(_))), .. }) => Metadata::default(),
         (None, part) => match part.end.take() {
             Some(End::NotSent(status)) => return Err(Ended::NotSent(status)),
             Some(End::Outcome(Err(status))) => return Err(status.into()),
@@ -276,7 +286,7 @@ async fn many_replies<Rep: Message + Default + 'static>(
         },
     };
     let parts = StreamingParts { source: replies, first, deadline, limit: options.decoding_limit() };
-    Ok(Response::from_parts(metadata, parts.into_replies(), Extensions::new()))
+    Ok(Response::from_parts(metadata.into_map(), parts.into_replies(), Extensions::new()))
 }
 
 /// The replies to a call, and its requests while they are still being sent.
@@ -337,6 +347,5 @@ pub(crate) async fn send(call: &CallRef, part: Part<'_>) -> bool {
 
 /// Says that the request is complete.
 pub(crate) async fn end(call: &CallRef) {
-    let empty = MetadataMap::new();
-    send(call, Part { end: Some(Ok(&empty)), ..Part::default() }).await;
+    send(call, Part { end: Some(Ok(None)), ..Part::default() }).await;
 }

@@ -18,7 +18,7 @@ use crate::invoke::{Call, CallRef, Carrier, Inbound, Invoke, Part, ReadyFuture, 
 use crate::limits::Limits;
 use crate::link::{Body, Link};
 use crate::session::{
-    CallId, ConnectionError, Event, Failure, Header, Incoming, OpenError, RequestHead, Role, Session,
+    CallId, ConnectionError, Event, Failure, Header, OpenError, RequestHead, Role, Session,
 };
 
 /// One side of a connection.
@@ -264,13 +264,6 @@ impl<L: Link> Carrier for Connection<L> {
 
     fn abandon(&self, id: CallId, status: &Status) {
         self.operate(|session, link| session.abandon(link, id, status));
-    }
-}
-
-impl<L: Link> Connection<L> {
-    /// The call that a client opened, for its handler.
-    pub fn answer(self: &Arc<Self>, incoming: &Incoming) -> Call {
-        Call::new(CallRef::new(Arc::clone(self) as Arc<dyn Carrier>, incoming.id))
     }
 }
 

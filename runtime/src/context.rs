@@ -1,7 +1,8 @@
 //! What a handler can know about its call beside the request.
 //!
-//! Owns [`CallContext`], found in `request.extensions()`, and [`ConnectionInfo`], shared by all calls of a connection.
+//! Owns [`CallContext`], which a handler can ask for, and [`ConnectionInfo`], shared by all calls of a connection.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,23 +40,35 @@ pub struct ConnectionInfo {
     pub peer: Endpoint,
 }
 
-/// What is known of a call. A handler finds it in `request.extensions()`.
+/// What is known of a call. A handler finds its own by [`CallContext::current`].
 ///
 /// ```
 /// # use byway_runtime::CallContext;
-/// # fn handler(request: tonic::Request<()>) {
-/// let left = request.extensions().get::<CallContext>().and_then(|call| call.deadline()).map(|at| at.remaining());
+/// # async fn handler() {
+/// let left = CallContext::current().and_then(|call| call.deadline()).map(|deadline| deadline.remaining());
 /// # }
 /// ```
 #[derive(Debug, Clone)]
 pub struct CallContext {
-    pub(crate) deadline: Option<Deadline>,
-    pub(crate) connection: Arc<ConnectionInfo>,
+    deadline: Option<Deadline>,
+    connection: Arc<ConnectionInfo>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<CallContext>> = const { RefCell::new(None) };
 }
 
 impl CallContext {
-    /// What a transport knows of a call.
-    pub fn new(deadline: Option<Deadline>, connection: Arc<ConnectionInfo>) -> Self {
+    /// The call whose handler is being polled, or the stream of its replies.
+    ///
+    /// It is not put into `request.extensions()`, where it would cost more than the rest of a small call. Like a tokio
+    /// task-local it does not follow into tasks that a handler spawns: take it along. A service behind
+    /// `add_tower_service` finds it in the extensions of its HTTP request too.
+    pub fn current() -> Option<Self> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    pub(crate) fn new(deadline: Option<Deadline>, connection: Arc<ConnectionInfo>) -> Self {
         Self { deadline, connection }
     }
 
@@ -67,5 +80,13 @@ impl CallContext {
     /// The connection that the call came by.
     pub fn connection(&self) -> &ConnectionInfo {
         &self.connection
+    }
+
+    /// Runs `work`, which must not unwind, with `call` as the current call.
+    pub(crate) fn scope<R>(call: &mut Option<Self>, work: impl FnOnce() -> R) -> R {
+        CURRENT.with_borrow_mut(|current| std::mem::swap(current, call));
+        let result = work();
+        CURRENT.with_borrow_mut(|current| std::mem::swap(current, call));
+        result
     }
 }

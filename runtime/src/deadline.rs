@@ -29,11 +29,6 @@ impl Deadline {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// Whether it has passed.
-    pub fn is_over(&self) -> bool {
-        Instant::now() >= self.0
-    }
-
     /// The point in time itself.
     pub fn at(&self) -> Instant {
         self.0
@@ -57,6 +52,12 @@ impl Deadline {
             Status::new(Code::InvalidArgument, format!("{TIMEOUT_HEADER} {value:?} is not a number of at most 8 digits and one of H, M, S, m, u, n"))
         })?;
         Ok(Self::after(timeout))
+    }
+}
+
+impl From<Instant> for Deadline {
+    fn from(at: Instant) -> Self {
+        Self(at)
     }
 }
 

@@ -7,22 +7,24 @@
 //! and methods that are slow on average always do.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::Sleep;
+use rustc_hash::FxHashMap;
+use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use crate::adapter::TowerHandler;
+use crate::context::{CallContext, ConnectionInfo};
 use crate::deadline::Deadline;
-use crate::invoke::CallRef;
+use crate::invoke::{Call, CallRef, Carrier};
 use crate::server::{Direct, Handling, ServerCall, unknown_method};
+use crate::session::Incoming;
 
 /// Time that handlers may take within one turn of a driver before further calls become tasks: long enough for a
 /// batch of small ones, short against the time-out of anything.
@@ -35,8 +37,10 @@ const SLOW_NS: u64 = 50_000;
 /// Which handler answers which path.
 #[derive(Default)]
 pub struct Router {
-    methods: HashMap<&'static str, Route>,
-    services: HashMap<&'static str, Arc<Route>>,
+    /// By whole path. Callers choose what is looked up, never what is stored, so a fast hash is safe.
+    methods: FxHashMap<&'static [u8], Route>,
+    /// By the name of the service.
+    services: FxHashMap<&'static [u8], Route>,
     /// Calls that have become tasks.
     running: Arc<AtomicUsize>,
     max_running: Option<usize>,
@@ -57,7 +61,7 @@ impl Router {
         let handler: Arc<dyn Direct> = Arc::new(service);
         for (method, descriptor) in handler.methods().iter().enumerate() {
             let route = Route { handler: Arc::clone(&handler), method, cost: Arc::default() };
-            if self.methods.insert(descriptor.path(), route).is_some() {
+            if self.methods.insert(descriptor.path().as_bytes(), route).is_some() {
                 return Err(descriptor.path());
             }
         }
@@ -70,7 +74,7 @@ impl Router {
     /// The name, when it is taken already.
     pub fn add_tower(&mut self, name: &'static str, service: TowerHandler) -> Result<(), &'static str> {
         let route = Route { handler: Arc::new(service), method: 0, cost: Arc::default() };
-        match self.services.insert(name, Arc::new(route)) {
+        match self.services.insert(name.as_bytes(), route) {
             None => Ok(()),
             Some(_) => Err(name),
         }
@@ -86,50 +90,67 @@ impl Router {
         self.running.load(Ordering::Relaxed)
     }
 
-    fn route(&self, path: &str) -> Option<&Route> {
+    fn route(&self, path: &[u8]) -> Option<&Route> {
         if let Some(route) = self.methods.get(path) {
             return Some(route);
         }
-        let (service, _method) = path.strip_prefix('/')?.rsplit_once('/')?;
-        self.services.get(service).map(|route| &**route)
+        let slash = path.iter().rposition(|byte| *byte == b'/')?;
+        self.services.get(path.get(1..slash)?)
     }
 
-    /// Answers `call`: at once, when its handler is ready at once and `inline` allows it; otherwise in a task.
-    pub fn dispatch(&self, call: ServerCall, inline: &mut Inline) {
-        let Some(route) = self.route(call.path().as_str()) else {
-            let status = unknown_method(call.path().as_str());
-            return call.refuse(&status);
+    /// Answers a call that came to `carrier`: at once, when its handler is ready at once and `inline` allows it;
+    /// otherwise in a task.
+    pub fn dispatch(
+        &self,
+        carrier: &Arc<dyn Carrier>,
+        info: &Arc<ConnectionInfo>,
+        incoming: Incoming,
+        inline: &mut Inline,
+    ) {
+        let id = incoming.id;
+        let timeout = incoming.head.timeout;
+        let deadline = timeout.and_then(|timeout| inline.last.checked_add(timeout)).map(Deadline::from);
+        let call = ServerCall::new(Call::new(CallRef::new(Arc::clone(carrier), id)), incoming);
+        let route = match self.admit(&call) {
+            Ok(route) => route,
+            Err(status) => return call.refuse(&status),
         };
-        if let Some(max) = self.max_running
-            && self.running() >= max
-        {
-            let text = format!("the server is answering {max} calls, its limit");
-            return call.refuse(&Status::resource_exhausted(text));
-        }
-        let deadline = call.context.deadline;
-        if deadline.is_some_and(|deadline| deadline.is_over()) {
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return call.refuse(&Deadline::status());
         }
-        let reference = call.call.by_ref();
-        // The call is dropped, and with it ended, when this panics.
-        let begun = catch_unwind(AssertUnwindSafe(|| route.handler.handle(route.method, call)));
-        let mut handling = match begun {
-            Ok(handling) => Some(handling),
-            Err(panic) => return report(&*panic),
-        };
-        let first_poll = if inline.is_spent() || route.cost.is_slow() {
-            Some(Arc::clone(&route.cost))
-        } else {
-            let done = poll_contained(&mut handling, &mut Context::from_waker(Waker::noop())).is_ready();
+        let mut context = Some(CallContext::new(deadline, Arc::clone(info)));
+        let poll_now = !inline.is_spent() && !route.cost.is_slow();
+        let handling = CallContext::scope(&mut context, || {
+            let mut handling = Some(route.handler.handle(route.method, call));
+            let polled =
+                poll_now && poll_contained(&mut handling, &mut Context::from_waker(Waker::noop())).is_ready();
+            if polled { None } else { handling }
+        });
+        if poll_now {
             route.cost.record(inline.lap());
-            if done {
-                return;
+        }
+        if handling.is_none() {
+            return;
+        }
+        tokio::spawn(Supervised {
+            handling,
+            call: CallRef::new(Arc::clone(carrier), id),
+            timer: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at()))),
+            context,
+            first_poll: (!poll_now).then(|| Arc::clone(&route.cost)),
+            _running: Running::new(&self.running),
+        });
+    }
+
+    /// The route of a call that may run.
+    fn admit(&self, call: &ServerCall) -> Result<&Route, Status> {
+        let route = self.route(call.path().as_bytes()).ok_or_else(|| unknown_method(call.path()))?;
+        match self.max_running {
+            Some(max) if self.running() >= max => {
+                Err(Status::resource_exhausted(format!("the server is answering {max} calls, its limit")))
             }
-            None
-        };
-        let running = Running::new(&self.running);
-        let timer = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at())));
-        tokio::spawn(Supervised { handling, call: reference, timer, first_poll, _running: running });
+            _ => Ok(route),
+        }
     }
 }
 
@@ -173,6 +194,7 @@ struct Supervised {
     handling: Option<Handling>,
     call: CallRef,
     timer: Option<Pin<Box<Sleep>>>,
+    context: Option<CallContext>,
     /// Where to note how long the first poll takes, when that was not yet done.
     first_poll: Option<Arc<Cost>>,
     _running: Running,
@@ -193,11 +215,12 @@ impl Future for Supervised {
             drop_contained(&mut self.handling);
             return Poll::Ready(());
         }
-        match self.first_poll.take() {
-            None => poll_contained(&mut self.handling, cx),
+        let Self { handling, context, first_poll, .. } = &mut *self;
+        match first_poll.take() {
+            None => CallContext::scope(context, || poll_contained(handling, cx)),
             Some(cost) => {
                 let started = Instant::now();
-                let polled = poll_contained(&mut self.handling, cx);
+                let polled = CallContext::scope(context, || poll_contained(handling, cx));
                 cost.record(started.elapsed());
                 polled
             }

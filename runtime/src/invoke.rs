@@ -16,13 +16,13 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use crate::codec::Encode;
-use crate::session::{CallId, Outcome, RequestHead};
+use crate::session::{CallId, Metadata, Outcome, RequestHead};
 
 /// A part of a call that arrived. Any of its fields may be there; they apply in their order.
 #[derive(Debug, Default)]
 pub struct Inbound {
     /// Initial metadata; from a server only, once.
-    pub head: Option<MetadataMap>,
+    pub head: Option<Metadata>,
     /// One message.
     pub message: Option<Bytes>,
     /// The end of what the peer sends.
@@ -46,8 +46,8 @@ pub struct Part<'a> {
     pub head: Option<&'a MetadataMap>,
     /// One message.
     pub message: Option<&'a dyn Encode>,
-    /// The end of this side. A client's is always `Ok` with no trailers.
-    pub end: Option<Result<&'a MetadataMap, &'a Status>>,
+    /// The end of this side. `Ok` with trailers, if any, or a status; a client's is `Ok(None)`.
+    pub end: Option<Result<Option<&'a MetadataMap>, &'a Status>>,
 }
 
 /// Why a part was not sent.
@@ -191,6 +191,11 @@ impl Call {
     /// The operations alone, for a second task. They keep working until this handle is dropped.
     pub fn by_ref(&self) -> CallRef {
         self.call.clone()
+    }
+
+    /// See [`Carrier::finish`].
+    pub fn finish(&self, status: &Status) {
+        self.call.finish(status);
     }
 
     /// As a client: takes the next part. The one with an end is the last.

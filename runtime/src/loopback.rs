@@ -15,12 +15,12 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use crate::connection::{Caller, Connection};
-use crate::context::{CallContext, ConnectionInfo, Endpoint};
+use crate::context::{ConnectionInfo, Endpoint};
 use crate::dispatch::{Inline, Router};
+use crate::invoke::Carrier;
 use crate::limits::Limits;
 use crate::link::Body;
 use crate::output::Segments;
-use crate::server::ServerCall;
 use crate::session::{CallId, Event, Failure, Incoming, Role};
 use crate::stream::{Inbox, Outbox};
 
@@ -201,14 +201,10 @@ impl Driver {
     }
 
     fn dispatch(&self, calls: Vec<Incoming>) {
+        let carrier: Arc<dyn Carrier> = Arc::clone(&self.server) as _;
         let mut inline = Inline::new();
         for incoming in calls {
-            let call = self.server.answer(&incoming);
-            let context = CallContext::new(incoming.head.deadline, Arc::clone(self.server.info()));
-            self.router.dispatch(
-                ServerCall::new(call, incoming.head, incoming.message, incoming.ended, context),
-                &mut inline,
-            );
+            self.router.dispatch(&carrier, self.server.info(), incoming, &mut inline);
         }
     }
 }

@@ -20,11 +20,10 @@ use tower_service::Service;
 
 use crate::client::check_encoding;
 use crate::codec::decode;
-use crate::context::CallContext;
 use crate::invoke::{Call, CallRef, End, Inbound, Part};
 use crate::limits::DEFAULT_MAX_DECODING;
 use crate::method::MethodDescriptor;
-use crate::session::{Path, ReceivedHead};
+use crate::session::{Incoming, Metadata, Path};
 use crate::streaming::{Source, StreamingParts, too_large};
 
 /// The work of answering one call. It sends the answer itself.
@@ -115,23 +114,19 @@ pub trait MethodCall: Sized {
 #[derive(Debug)]
 pub struct ServerCall {
     pub(crate) call: Call,
-    pub(crate) head: ReceivedHead,
+    pub(crate) path: Path,
+    pub(crate) metadata: Metadata,
     pub(crate) message: Option<Bytes>,
     pub(crate) ended: bool,
-    pub(crate) context: CallContext,
     settings: ServiceSettings,
 }
 
 impl ServerCall {
-    /// A call with what has arrived of it so far.
-    pub fn new(
-        call: Call,
-        head: ReceivedHead,
-        message: Option<Bytes>,
-        ended: bool,
-        context: CallContext,
-    ) -> Self {
-        Self { call, head, message, ended, context, settings: ServiceSettings::default() }
+    /// A call that its owner has just learned of.
+    pub(crate) fn new(call: Call, incoming: Incoming) -> Self {
+        let Incoming { head, message, ended, .. } = incoming;
+        let settings = ServiceSettings::default();
+        Self { call, path: head.path, metadata: head.metadata, message, ended, settings }
     }
 
     /// The same call under the settings of its service.
@@ -143,19 +138,17 @@ impl ServerCall {
 
     /// `/package.Service/Method`.
     pub fn path(&self) -> &Path {
-        &self.head.path
+        &self.path
     }
 
     /// Ends the call with `status`.
-    pub fn refuse(self, status: &Status) {
-        self.call.by_ref().finish(status);
+    pub fn refuse(&self, status: &Status) {
+        self.call.finish(status);
     }
 
     fn request<T>(&mut self, message: T) -> Request<T> {
-        let metadata = std::mem::take(&mut self.head.metadata);
-        let mut extensions = Extensions::new();
-        extensions.insert(self.context.clone());
-        Request::from_parts(metadata, extensions, message)
+        let metadata = std::mem::take(&mut self.metadata).into_map();
+        Request::from_parts(metadata, Extensions::new(), message)
     }
 
     /// The only message of a request that must have one.
@@ -187,14 +180,14 @@ impl ServerCall {
     }
 
     fn many_requests<Req: Message + Default + 'static>(&mut self) -> Request<Streaming<Req>> {
-        let end = self.ended.then(|| End::Outcome(Ok(MetadataMap::new())));
+        let end = self.ended.then(|| End::Outcome(Ok(Metadata::default())));
         let first = Inbound { head: None, message: self.message.take(), end };
         let limit = self.settings.decoding_limit();
         let parts = StreamingParts { source: Requests(self.call.by_ref()), first, deadline: None, limit };
         self.request(parts.into_requests())
     }
 
-    async fn answer_one<Rep: Message>(self, answer: Result<Response<Rep>, Status>) {
+    async fn answer_one<Rep: Message>(&mut self, answer: Result<Response<Rep>, Status>) {
         let (metadata, message, _) = match answer {
             Ok(response) => response.into_parts(),
             Err(status) => return self.refuse(&status),
@@ -202,11 +195,9 @@ impl ServerCall {
         if let Err(status) = check_encoding(&message, self.settings.max_encoding_message_size) {
             return self.refuse(&status);
         }
-        let mut call = self.call;
-        let trailers = MetadataMap::new();
-        let part = Part { head: Some(&metadata), message: Some(&message), end: Some(Ok(&trailers)) };
-        if let Err(error) = poll_fn(|cx| call.poll_answer(cx, part)).await {
-            call.by_ref().finish(&error.status());
+        let part = Part { head: Some(&metadata), message: Some(&message), end: Some(Ok(None)) };
+        if let Err(error) = poll_fn(|cx| self.call.poll_answer(cx, part)).await {
+            self.refuse(&error.status());
         }
     }
 
@@ -236,7 +227,7 @@ impl ServerCall {
                     Err(status) => answer.send(None, Some(Err(&status))).await,
                 },
                 Some(Some(Err(status))) => answer.send(None, Some(Err(&status))).await,
-                Some(None) => answer.send(None, Some(Ok(&MetadataMap::new()))).await,
+                Some(None) => answer.send(None, Some(Ok(None))).await,
             };
             if !sent {
                 return;
@@ -256,14 +247,14 @@ impl Answer {
     async fn send(
         &mut self,
         message: Option<&dyn crate::Encode>,
-        end: Option<Result<&MetadataMap, &Status>>,
+        end: Option<Result<Option<&MetadataMap>, &Status>>,
     ) -> bool {
         let head = self.head.take();
         let part = Part { head: head.as_ref(), message, end };
         match poll_fn(|cx| self.call.poll_answer(cx, part)).await {
             Ok(()) => end.is_none(),
             Err(error) => {
-                self.call.by_ref().finish(&error.status());
+                self.call.finish(&error.status());
                 false
             }
         }
@@ -348,13 +339,13 @@ impl MethodCall for ServerCall {
     }
 
     fn unknown_method(self) -> Handling {
-        let status = unknown_method(self.path().as_str());
+        let status = unknown_method(&self.path);
         Box::pin(async move { self.refuse(&status) })
     }
 }
 
 /// The status of a call to a method or service that is not there.
-pub(crate) fn unknown_method(path: &str) -> Status {
+pub(crate) fn unknown_method(path: &impl std::fmt::Display) -> Status {
     Status::unimplemented(format!("there is no method {path} on this server"))
 }
 
@@ -468,7 +459,7 @@ where
     }
 
     fn unknown_method(self) -> HttpAnswer {
-        let status = unknown_method(self.request.uri().path());
+        let status = unknown_method(&self.request.uri().path());
         Box::pin(async move { Ok(status.into_http()) })
     }
 }

@@ -105,7 +105,7 @@ impl<S: Source> MessageBody<S> {
                     if !self.has_trailers {
                         return Poll::Ready(None);
                     }
-                    let mut trailers = trailers.into_headers();
+                    let mut trailers = trailers.into_map().into_headers();
                     trailers.insert("grpc-status", HeaderValue::from_static("0"));
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }

@@ -15,7 +15,6 @@ use tonic::{Code, Status};
 
 use super::error::ConnectionError;
 use crate::codec::Encode;
-use crate::deadline::Deadline;
 use crate::invoke::SendError;
 use crate::output::Output;
 
@@ -27,65 +26,54 @@ const MAX_ENTRIES: usize = 256;
 pub struct RequestHead<'a> {
     /// `/package.Service/Method`.
     pub path: &'a str,
-    /// When the call must be over.
-    pub deadline: Option<Deadline>,
+    /// How long the call may still take.
+    pub timeout: Option<Duration>,
     /// The caller's metadata.
     pub metadata: &'a MetadataMap,
 }
 
 impl RequestHead<'_> {
-    /// Microseconds left, rounded up, plus one; zero for no deadline.
-    fn timeout(&self) -> u64 {
-        self.deadline.map_or(0, |deadline| {
-            let micros = deadline.remaining().as_nanos().div_ceil(1000);
-            u64::try_from(micros).unwrap_or(u64::MAX - 1).saturating_add(1)
-        })
-    }
-
-    /// The head with its time-out fixed, so that its length and its bytes agree.
-    pub(crate) fn at_this_moment(&self) -> EncodedRequest<'_> {
-        EncodedRequest { path: self.path, timeout: self.timeout(), metadata: self.metadata }
-    }
-}
-
-/// A request head whose time-out has been read off the clock.
-pub(crate) struct EncodedRequest<'a> {
-    path: &'a str,
-    timeout: u64,
-    metadata: &'a MetadataMap,
-}
-
-impl EncodedRequest<'_> {
     /// # Errors
     /// What the server would take for a broken peer.
     pub(crate) fn check(&self) -> Result<(), SendError> {
-        if !self.path.starts_with('/') {
-            return Err(SendError::NoPath);
-        }
         check_entries(self.metadata)
+    }
+
+    /// Microseconds left, rounded up, plus one; zero for no limit.
+    fn wire_timeout(&self) -> u64 {
+        self.timeout.map_or(0, |timeout| {
+            let micros = timeout.as_nanos().div_ceil(1000);
+            u64::try_from(micros).unwrap_or(u64::MAX - 1).saturating_add(1)
+        })
     }
 }
 
-impl Encode for EncodedRequest<'_> {
+impl Encode for RequestHead<'_> {
     fn encoded_len(&self) -> usize {
-        bytes_len(self.path.len()) + encoded_len_varint(self.timeout) + metadata_len(self.metadata)
+        bytes_len(self.path.len()) + encoded_len_varint(self.wire_timeout()) + metadata_len(self.metadata)
     }
 
     fn encode(&self, output: &mut Output<'_>) {
         put_bytes(self.path.as_bytes(), output);
-        encode_varint(self.timeout, output);
+        encode_varint(self.wire_timeout(), output);
         put_metadata(self.metadata, output);
     }
 }
 
-/// A path that was checked to be UTF-8 where it landed.
-#[derive(Debug, Clone)]
+/// A method's path where it landed.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path(Bytes);
 
 impl Path {
-    /// The path, such as `/package.Service/Method`.
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default()
+    /// The path as it came, `/package.Service/Method`; nobody has checked that it is UTF-8.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.utf8_chunks().try_for_each(|chunk| f.write_str(chunk.valid()))
     }
 }
 
@@ -95,9 +83,30 @@ impl From<&'static str> for Path {
     }
 }
 
-impl From<String> for Path {
-    fn from(path: String) -> Self {
-        Self(path.into())
+/// Metadata that arrived. None costs nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Metadata(Option<Box<MetadataMap>>);
+
+impl Metadata {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The entries, if any.
+    pub fn as_map(&self) -> Option<&MetadataMap> {
+        self.0.as_deref()
+    }
+
+    /// The entries.
+    pub fn into_map(self) -> MetadataMap {
+        self.0.map_or_else(MetadataMap::new, |map| *map)
+    }
+}
+
+impl From<MetadataMap> for Metadata {
+    fn from(map: MetadataMap) -> Self {
+        Self((!map.is_empty()).then(|| Box::new(map)))
     }
 }
 
@@ -106,36 +115,32 @@ impl From<String> for Path {
 pub struct ReceivedHead {
     /// `/package.Service/Method`.
     pub path: Path,
-    /// When the caller gives up, on this machine's clock.
-    pub deadline: Option<Deadline>,
+    /// How long after the frame was encoded the caller gives up.
+    pub timeout: Option<Duration>,
     /// The caller's metadata.
-    pub metadata: MetadataMap,
+    pub metadata: Metadata,
 }
 
 impl ReceivedHead {
     pub(crate) fn decode(mut head: Bytes) -> Result<Self, ConnectionError> {
         let path = take_bytes(&mut head)?;
-        if std::str::from_utf8(&path).is_err() || !path.starts_with(b"/") {
+        if !path.starts_with(b"/") {
             return Err(ConnectionError::MalformedHead("the path is not one"));
         }
-        let timeout = take_varint(&mut head)?;
-        let deadline = match timeout {
-            0 => None,
-            micros => Deadline::after(Duration::from_micros(micros - 1)),
-        };
+        let timeout = take_varint(&mut head)?.checked_sub(1).map(Duration::from_micros);
         let metadata = take_metadata(&mut head)?;
         ended(&head)?;
-        Ok(Self { path: Path(path), deadline, metadata })
+        Ok(Self { path: Path(path), timeout, metadata })
     }
 }
 
 /// How a call ended: trailing metadata, or a status that is not OK (its metadata are the trailers).
-pub type Outcome = Result<MetadataMap, Status>;
+pub type Outcome = Result<Metadata, Status>;
 
 /// The head of a server's `Data` frame.
 pub(crate) struct ReplyHead<'a> {
     pub(crate) initial: Option<&'a MetadataMap>,
-    pub(crate) end: Option<Result<&'a MetadataMap, &'a Status>>,
+    pub(crate) end: Option<Result<Option<&'a MetadataMap>, &'a Status>>,
 }
 
 impl ReplyHead<'_> {
@@ -145,14 +150,14 @@ impl ReplyHead<'_> {
         self.initial.map_or(Ok(()), check_entries)?;
         match self.end {
             None => Ok(()),
-            Some(Ok(trailers)) => check_entries(trailers),
+            Some(Ok(trailers)) => trailers.map_or(Ok(()), check_entries),
             Some(Err(status)) => check_entries(status.metadata()),
         }
     }
 
     fn is_empty(&self) -> bool {
         self.initial.is_none_or(MetadataMap::is_empty)
-            && self.end.is_none_or(|end| end.is_ok_and(MetadataMap::is_empty))
+            && self.end.is_none_or(|end| end.is_ok_and(|trailers| trailers.is_none_or(MetadataMap::is_empty)))
     }
 }
 
@@ -163,7 +168,7 @@ impl Encode for ReplyHead<'_> {
         }
         self.initial.map_or(0, metadata_len)
             + self.end.map_or(0, |end| match end {
-                Ok(trailers) => 3 + metadata_len(trailers),
+                Ok(trailers) => 3 + trailers.map_or(1, metadata_len),
                 Err(status) => {
                     encoded_len_varint(status.code() as u64)
                         + bytes_len(status.message().len())
@@ -183,7 +188,10 @@ impl Encode for ReplyHead<'_> {
         match self.end {
             Some(Ok(trailers)) => {
                 output.put_slice(&[Code::Ok as u8, 0, 0]);
-                put_metadata(trailers, output);
+                match trailers {
+                    Some(trailers) => put_metadata(trailers, output),
+                    None => output.put_u8(0),
+                }
             }
             Some(Err(status)) => {
                 encode_varint(status.code() as u64, output);
@@ -201,9 +209,9 @@ pub(crate) fn decode_reply(
     mut head: Bytes,
     initial: bool,
     end: bool,
-) -> Result<(Option<MetadataMap>, Option<Outcome>), ConnectionError> {
+) -> Result<(Option<Metadata>, Option<Outcome>), ConnectionError> {
     if head.is_empty() {
-        return Ok((initial.then(MetadataMap::new), end.then(|| Ok(MetadataMap::new()))));
+        return Ok((initial.then(Metadata::default), end.then(|| Ok(Metadata::default()))));
     }
     let initial = if initial { Some(take_metadata(&mut head)?) } else { None };
     let end = if end { Some(take_outcome(&mut head)?) } else { None };
@@ -222,7 +230,7 @@ fn take_outcome(head: &mut Bytes) -> Result<Outcome, ConnectionError> {
         return Ok(Ok(metadata));
     }
     let message = String::from_utf8_lossy(&message).into_owned();
-    Ok(Err(Status::with_details_and_metadata(code, message, details, metadata)))
+    Ok(Err(Status::with_details_and_metadata(code, message, details, metadata.into_map())))
 }
 
 /// Names that the transport owns: the same set that tonic strips from what users send.
@@ -271,10 +279,10 @@ fn put_metadata(metadata: &MetadataMap, output: &mut Output<'_>) {
     }
 }
 
-fn take_metadata(head: &mut Bytes) -> Result<MetadataMap, ConnectionError> {
+fn take_metadata(head: &mut Bytes) -> Result<Metadata, ConnectionError> {
     let count = take_varint(head)?;
     if count == 0 {
-        return Ok(MetadataMap::new());
+        return Ok(Metadata::default());
     }
     if count > MAX_ENTRIES as u64 {
         return Err(ConnectionError::MalformedHead("more than 256 entries of metadata"));
@@ -289,7 +297,7 @@ fn take_metadata(head: &mut Bytes) -> Result<MetadataMap, ConnectionError> {
             headers.append(name, value);
         }
     }
-    Ok(MetadataMap::from_headers(headers))
+    Ok(MetadataMap::from_headers(headers).into())
 }
 
 fn bytes_len(len: usize) -> usize {
@@ -344,17 +352,12 @@ mod tests {
     fn a_request_head_survives_the_wire() {
         let mut sent = metadata();
         sent.insert("te", "trailers".parse().expect("ascii"));
-        let head = RequestHead {
-            path: "/a.B/C",
-            deadline: Deadline::after(Duration::from_secs(9)),
-            metadata: &sent,
-        };
-        let received = ReceivedHead::decode(bytes(&head.at_this_moment())).expect("well formed");
-        assert_eq!(received.path.as_str(), "/a.B/C");
-        let left = received.deadline.expect("sent").remaining();
-        assert!(left <= Duration::from_secs(9) && left > Duration::from_secs(1));
+        let head = RequestHead { path: "/a.B/C", timeout: Some(Duration::from_secs(9)), metadata: &sent };
+        let received = ReceivedHead::decode(bytes(&head)).expect("well formed");
+        assert_eq!(received.path.as_bytes(), b"/a.B/C");
+        assert_eq!(received.timeout, Some(Duration::from_secs(9)));
         assert_eq!(
-            received.metadata.into_headers(),
+            received.metadata.into_map().into_headers(),
             metadata().into_headers(),
             "without the transport's own"
         );
@@ -363,7 +366,7 @@ mod tests {
     #[test]
     fn an_empty_reply_head_costs_nothing_and_means_ok() {
         let empty = MetadataMap::new();
-        let head = ReplyHead { initial: Some(&empty), end: Some(Ok(&empty)) };
+        let head = ReplyHead { initial: Some(&empty), end: Some(Ok(Some(&empty))) };
         assert_eq!(bytes(&head).len(), 0);
         let (initial, end) = decode_reply(Bytes::new(), true, true).expect("well formed");
         assert!(initial.expect("announced").is_empty());
@@ -381,7 +384,7 @@ mod tests {
         let initial = metadata();
         let head = ReplyHead { initial: Some(&initial), end: Some(Err(&status)) };
         let (initial, end) = decode_reply(bytes(&head), true, true).expect("well formed");
-        assert_eq!(initial.expect("announced").into_headers(), metadata().into_headers());
+        assert_eq!(initial.expect("announced").into_map().into_headers(), metadata().into_headers());
         let received = end.expect("announced").expect_err("not OK");
         assert_eq!(
             (received.code(), received.message(), received.details()),
@@ -393,8 +396,7 @@ mod tests {
     #[test]
     fn every_truncation_of_a_head_is_refused() {
         let sent = metadata();
-        let request =
-            bytes(&RequestHead { path: "/a.B/C", deadline: None, metadata: &sent }.at_this_moment());
+        let request = bytes(&RequestHead { path: "/a.B/C", timeout: None, metadata: &sent });
         for len in 0..request.len() {
             assert!(ReceivedHead::decode(request.slice(..len)).is_err(), "request cut at {len}");
         }

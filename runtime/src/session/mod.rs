@@ -26,6 +26,6 @@ mod window;
 
 pub use error::{ConnectionError, Failure, Reset};
 pub use frame::{CallId, Flags, Frame, HEADER_LEN, Header, Kind};
-pub use head::{Outcome, Path, ReceivedHead, RequestHead};
+pub use head::{Metadata, Outcome, Path, ReceivedHead, RequestHead};
 pub use hello::{HELLO_LEN, Hello, HelloError, MAGIC, VERSION};
 pub use state::{Event, Incoming, OpenError, Role, Session};

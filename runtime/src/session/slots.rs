@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use bytes::Bytes;
-use tonic::metadata::MetadataMap;
 
 use super::frame::CallId;
 use super::half::Half;
+use super::head::Metadata;
 use super::window::{ReceiveWindow, SendWindow};
 use crate::invoke::End;
 use crate::link::Body;
@@ -40,7 +40,7 @@ pub(super) struct Open {
 
 /// A part that waits for its reader.
 pub(super) struct Arrived {
-    pub(super) head: Option<MetadataMap>,
+    pub(super) head: Option<Metadata>,
     pub(super) body: Body,
     pub(super) end: Option<End>,
     pub(super) cost: u64,

@@ -8,12 +8,11 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
 use super::error::{ConnectionError, Failure, Reset};
 use super::frame::{CallId, Flags, Frame, Header, Kind, Raw};
 use super::half::Half;
-use super::head::{ReceivedHead, ReplyHead, RequestHead, decode_reply};
+use super::head::{Metadata, ReceivedHead, ReplyHead, RequestHead, decode_reply};
 use super::slots::{Arrived, Found, Open, Slots, landed};
 use super::window::{ReceiveWindow, SendWindow, cost};
 use crate::codec::Encode;
@@ -185,8 +184,7 @@ impl Session {
         if !self.may_open(link) {
             return Err(OpenError::Busy);
         }
-        let head = head.at_this_moment();
-        let head_len = head.check().and_then(|()| self.check_head(&head)).map_err(OpenError::Invalid)?;
+        let head_len = head.check().and_then(|()| self.check_head(head)).map_err(OpenError::Invalid)?;
         let message =
             message.map(|message| self.check_message(message)).transpose().map_err(OpenError::Invalid)?;
         let id = self.slots.reserve(self.remote.max_calls).ok_or(OpenError::Busy)?;
@@ -211,7 +209,7 @@ impl Session {
                 observer: None,
             },
         );
-        link.push(&Frame::new(Kind::Open, flags, id, Some((&head, head_len)), message));
+        link.push(&Frame::new(Kind::Open, flags, id, Some((head, head_len)), message));
         Ok(id)
     }
 
@@ -517,7 +515,7 @@ impl Session {
         };
         if let Body::Later(_) = body {
             self.slots.insert(id, open);
-            let end = ended.then(|| End::Outcome(Ok(MetadataMap::new())));
+            let end = ended.then(|| End::Outcome(Ok(Metadata::default())));
             if let Found::Open(_, inbox) = self.slots.find(id) {
                 inbox.push_back(Arrived { head: None, body, end, cost: charge });
                 self.waiting += 1;
@@ -548,7 +546,7 @@ impl Session {
         open.receive = open.receive.after(header.flags).ok_or(ConnectionError::OutOfPlace(id))?;
         let (head, end) = match self.role {
             Role::Client => decode_reply(head, begins, ends)?,
-            Role::Server if head.is_empty() => (None, ends.then(|| Ok(MetadataMap::new()))),
+            Role::Server if head.is_empty() => (None, ends.then(|| Ok(Metadata::default()))),
             Role::Server => return Err(ConnectionError::MalformedHead("a request goes on without a head")),
         };
         let mut charge = 0;

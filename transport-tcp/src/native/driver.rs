@@ -18,7 +18,7 @@ use byway_runtime::link::Body;
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Event, Failure, Incoming};
 use byway_runtime::stream::{Inbox, Outbox, ReceivedFrame, empty_slices};
-use byway_runtime::{CallContext, ServerCall, Status};
+use byway_runtime::{Carrier, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
@@ -181,13 +181,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn dispatch(&mut self) {
-        let Some(server) = &self.server else { return };
+        let Some(server) = self.server.as_ref().filter(|_| !self.calls.is_empty()) else { return };
+        let carrier: Arc<dyn Carrier> = Arc::clone(&self.connection) as _;
         let mut inline = Inline::new();
         for incoming in self.calls.drain(..) {
-            let call = self.connection.answer(&incoming);
-            let context = CallContext::new(incoming.head.deadline, Arc::clone(self.connection.info()));
-            let call = ServerCall::new(call, incoming.head, incoming.message, incoming.ended, context);
-            server.router.dispatch(call, &mut inline);
+            server.router.dispatch(&carrier, self.connection.info(), incoming, &mut inline);
         }
     }
 

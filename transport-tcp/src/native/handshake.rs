@@ -71,9 +71,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let own = Hello::new(&options.limits);
-    io.write_all(&own.encode()).await?;
+    // A server that refuses may have closed its end already. What it said comes first, then why nothing can be sent.
+    let sent = io.write_all(&own.encode()).await;
     let mut buffer = BytesMut::with_capacity(1024);
     let theirs = read_hello(&mut io, &mut buffer).await?;
+    sent?;
     let connection = Connection::new(Role::Client, options.limits, theirs.limits, Outbox::default(), info);
     let inbox = Inbox::new(options.limits, buffer);
     tokio::spawn(Driver::client(io, Arc::clone(&connection), inbox, options.keepalive));
@@ -133,8 +135,12 @@ async fn read_hello<S: AsyncRead + Unpin>(io: &mut S, buffer: &mut BytesMut) -> 
         if let Some(hello) = Hello::take(buffer).map_err(ConnectError::Hello)? {
             return Ok(hello);
         }
-        if io.read_buf(buffer).await? == 0 {
-            return Err(ConnectError::Closed);
+        match io.read_buf(buffer).await {
+            Ok(0) => return Err(ConnectError::Closed),
+            // Closed as well, by a peer that did not read what we said first.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(ConnectError::Closed),
+            Err(error) => return Err(error.into()),
+            Ok(_) => {}
         }
     }
 }
