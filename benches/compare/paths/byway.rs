@@ -1,0 +1,38 @@
+//! byway's own framing over TCP: generated server and client, all settings default.
+
+use byway::{Channel, Request, Server, Transport};
+use byway_test_support::test::v1::{EchoRequest, echo_client::EchoClient, echo_server::EchoServer};
+
+use super::{CALL_TIMEOUT, Payload, echo_service};
+use crate::{Failure, closed_loop, peer};
+
+echo_service!(byway, byway_test_support::test::v1);
+
+pub(super) async fn serve() -> Result<(), Failure> {
+    let server = Server::builder().add_service(EchoServer::new(Service)).bind("127.0.0.1:0").await?;
+    peer::announce(server.listening())?;
+    server.serve().await;
+    Ok(())
+}
+
+#[derive(Clone)]
+pub(crate) struct Caller {
+    client: EchoClient<Channel>,
+    payload: Payload,
+}
+
+impl Caller {
+    pub(super) async fn connect(address: &str, payload: Payload) -> Result<Self, Failure> {
+        let channel = Channel::builder(address).transport(Transport::Tcp).connect().await?;
+        Ok(Self { client: EchoClient::new(channel), payload })
+    }
+}
+
+impl closed_loop::Caller for Caller {
+    async fn call(&self) -> Result<(), Failure> {
+        let mut request = Request::new(EchoRequest { payload: self.payload.0.clone(), ..Default::default() });
+        request.set_timeout(CALL_TIMEOUT);
+        let reply = self.client.unary(request).await?;
+        self.payload.check(&reply.get_ref().payload)
+    }
+}

@@ -1,0 +1,181 @@
+//! What carries the calls.
+//!
+//! Owns the list of paths and what they have in common: the payload, and the check of every reply. Each path is a server
+//! and a client, made as its users make them.
+
+mod byway;
+mod raw;
+mod tonic;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::Failure;
+use crate::closed_loop::{self, Samples};
+use crate::workload::{Budget, Workload};
+
+/// The time that each call is given, with `Request::set_timeout`, on every path that knows deadlines.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Whole messages over a socket and nothing else: what no framework can beat.
+    RawTcp,
+    /// Stock tonic, all settings default but `TCP_NODELAY` on both sides.
+    Tonic,
+    /// Stock tonic with large windows too.
+    TonicTuned,
+    /// byway's own framing over TCP.
+    Tcp,
+}
+
+impl Path {
+    pub(crate) const ALL: [Self; 4] = [Self::RawTcp, Self::Tonic, Self::TonicTuned, Self::Tcp];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::RawTcp => "raw-tcp",
+            Self::Tonic => "tonic",
+            Self::TonicTuned => "tonic-tuned",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// Announces where it listens and serves until the process ends.
+    pub(crate) async fn serve(self) -> Result<(), Failure> {
+        match self {
+            Self::RawTcp => raw::serve().await,
+            Self::Tonic => tonic::serve(tonic::Windows::Default).await,
+            Self::TonicTuned => tonic::serve(tonic::Windows::Large).await,
+            Self::Tcp => byway::serve().await,
+        }
+    }
+
+    /// Opens the one connection of a measurement.
+    pub(crate) async fn connect(self, address: &str, workload: &Workload) -> Result<Client, Failure> {
+        let payload = Payload::new(workload.bytes);
+        let in_flight = workload.in_flight;
+        match self {
+            Self::RawTcp => Ok(Client::Raw(raw::Client::connect(address, payload, in_flight).await?)),
+            Self::Tonic => {
+                let caller = tonic::Caller::connect(address, payload, tonic::Windows::Default).await?;
+                Ok(Client::Tonic(caller, in_flight))
+            }
+            Self::TonicTuned => {
+                let caller = tonic::Caller::connect(address, payload, tonic::Windows::Large).await?;
+                Ok(Client::Tonic(caller, in_flight))
+            }
+            Self::Tcp => Ok(Client::Byway(byway::Caller::connect(address, payload).await?, in_flight)),
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Path {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|path| path.name() == name);
+        found.ok_or_else(|| format!("there is no path \"{name}\""))
+    }
+}
+
+/// A connected client and how many calls it keeps in flight.
+pub(crate) enum Client {
+    Raw(raw::Client),
+    Tonic(tonic::Caller, usize),
+    Byway(byway::Caller, usize),
+}
+
+impl Client {
+    pub(crate) async fn run(&mut self, budget: Budget) -> Result<Samples, Failure> {
+        match self {
+            Self::Raw(client) => client.run(budget).await,
+            Self::Tonic(caller, in_flight) => closed_loop::run(caller, *in_flight, budget).await,
+            Self::Byway(caller, in_flight) => closed_loop::run(caller, *in_flight, budget).await,
+        }
+    }
+}
+
+/// What is sent and must come back. Cloning it copies no bytes.
+#[derive(Clone)]
+pub(crate) struct Payload(Bytes);
+
+impl Payload {
+    fn new(len: usize) -> Self {
+        // No period of a power of two, so that pieces in the wrong order are noticed.
+        Self((0..len).map(|at| (at % 251) as u8).collect())
+    }
+
+    /// Up to this size all bytes are compared; of more, which would take part of the time that is measured, the ends.
+    const COMPARED_WHOLE: usize = 1024;
+
+    /// # Errors
+    /// The reply is not what was sent.
+    fn check(&self, reply: &[u8]) -> Result<(), Failure> {
+        let sent = &self.0[..];
+        let is_same = if sent.len() <= Self::COMPARED_WHOLE {
+            sent == reply
+        } else {
+            sent.len() == reply.len() && sent.first() == reply.first() && sent.last() == reply.last()
+        };
+        if is_same {
+            return Ok(());
+        }
+        Err(format!("a reply of {} bytes is not the {} bytes that were sent", reply.len(), sent.len()).into())
+    }
+}
+
+/// An echo service, written in tonic's words, for whichever crate has them.
+macro_rules! echo_service {
+    ($api:ident, $package:path) => {
+        struct Service;
+
+        #[$api::async_trait]
+        impl package::echo_server::Echo for Service {
+            async fn unary(
+                &self,
+                request: $api::Request<package::EchoRequest>,
+            ) -> Result<$api::Response<package::EchoReply>, $api::Status> {
+                let package::EchoRequest { payload, text, .. } = request.into_inner();
+                Ok($api::Response::new(package::EchoReply { payload, text, index: 0 }))
+            }
+
+            async fn collect(
+                &self,
+                _: $api::Request<$api::Streaming<package::EchoRequest>>,
+            ) -> Result<$api::Response<package::EchoReply>, $api::Status> {
+                Err($api::Status::unimplemented("only unary calls are compared"))
+            }
+
+            type ExpandStream = $api::Streaming<package::EchoReply>;
+
+            async fn expand(
+                &self,
+                _: $api::Request<package::EchoRequest>,
+            ) -> Result<$api::Response<Self::ExpandStream>, $api::Status> {
+                Err($api::Status::unimplemented("only unary calls are compared"))
+            }
+
+            type ChatStream = $api::Streaming<package::EchoReply>;
+
+            async fn chat(
+                &self,
+                _: $api::Request<$api::Streaming<package::EchoRequest>>,
+            ) -> Result<$api::Response<Self::ChatStream>, $api::Status> {
+                Err($api::Status::unimplemented("only unary calls are compared"))
+            }
+        }
+
+        use $package as package;
+    };
+}
+use echo_service;
