@@ -12,7 +12,7 @@ use bytes::Bytes;
 use byway_runtime::connection::{Caller, Connection};
 use byway_runtime::link::Body;
 use byway_runtime::session::{CallId, Event, Kind, RequestHead, Role};
-use byway_runtime::{ConnectionInfo, Endpoint, Invoke, Limits, Part, SendError};
+use byway_runtime::{Call, CallRef, Carrier, ConnectionInfo, Endpoint, Invoke, Limits, Part, SendError};
 use support::{END, HEAD, MESSAGE, NONE, Task, Victim, Wire, call, control, data, open};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -126,7 +126,7 @@ fn resets_end_a_call_with_what_they_mean() {
         let (witness, id) = (client.opens(), client.opens());
         client.takes(&control(Kind::Reset, id, &[code]));
         client.takes(&control(Kind::Reset, id, &[code]));
-        let over = Part { end: Some(Ok(&MetadataMap::new())), ..Part::default() };
+        let over = Part { end: Some(Ok(None)), ..Part::default() };
         assert_eq!(client.sends(id, over), Poll::Ready(Err(SendError::Over)));
         assert_eq!(client.ends(id), (kind, Code::Unavailable, text.into()));
         assert!(client.is_over(id) && !client.is_over(witness));
@@ -191,9 +191,9 @@ fn metadata_that_the_peer_would_refuse_is_refused_before_it_is_sent() {
     }
     let limits = Limits { max_head: 16 << 10, ..LIMITS };
     let mut client = Victim::new(Role::Client, limits);
-    let head = RequestHead { path: "/a", deadline: None, metadata: &metadata };
+    let head = RequestHead { path: "/a", timeout: None, metadata: &metadata };
     assert!(client.session.open(&mut client.link, &head, None, false).is_err());
-    let head = RequestHead { path: "no slash", deadline: None, metadata: &MetadataMap::new() };
+    let head = RequestHead { path: "no slash", timeout: None, metadata: &MetadataMap::new() };
     assert!(client.session.open(&mut client.link, &head, None, false).is_err());
     let mut server = Victim::new(Role::Server, limits);
     let id = server.dispatches(&open(call(0, 1), END, 0)).id;
@@ -257,9 +257,8 @@ fn an_end_after_the_end_does_not_end_a_handler_twice() {
     let opened =
         connection.turn(&mut Vec::new(), |turn| turn.frame(&frame.header, frame.head(), frame.body()));
     let Ok(Event::Call(incoming)) = opened else { panic!("a valid call") };
-    let mut answer = connection.answer(&incoming);
-    let empty = MetadataMap::new();
-    let part = Part { end: Some(Ok(&empty)), ..Part::default() };
+    let mut answer = Call::new(CallRef::new(Arc::clone(&connection) as Arc<dyn Carrier>, incoming.id));
+    let part = Part { end: Some(Ok(None)), ..Part::default() };
     let mut cx = Context::from_waker(Waker::noop());
     assert_eq!(answer.poll_answer(&mut cx, part), Poll::Ready(Ok(())));
     assert_eq!(answer.poll_answer(&mut cx, part), Poll::Ready(Err(SendError::Over)));

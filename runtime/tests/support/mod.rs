@@ -2,6 +2,10 @@
 //! and frames as a peer would write them.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub(crate) mod model;
+mod oracle;
+pub(crate) mod pair;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -225,7 +229,7 @@ impl Victim {
     /// As a client: opens a call and leaves its request open.
     pub(crate) fn opens(&mut self) -> CallId {
         let metadata = MetadataMap::new();
-        let head = RequestHead { path: "/a", deadline: None, metadata: &metadata };
+        let head = RequestHead { path: "/a", timeout: None, metadata: &metadata };
         self.session.open(&mut self.link, &head, None, false).expect("a call is free")
     }
 
