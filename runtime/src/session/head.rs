@@ -36,6 +36,9 @@ impl RequestHead<'_> {
     /// # Errors
     /// What the server would take for a broken peer.
     pub(crate) fn check(&self) -> Result<(), SendError> {
+        if !self.path.starts_with('/') {
+            return Err(SendError::NoPath);
+        }
         check_entries(self.metadata)
     }
 
