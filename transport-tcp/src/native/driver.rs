@@ -189,30 +189,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Writes what was pushed, until there is nothing more or the stream takes no more; then waits for either.
+    /// Writes what was pushed, and waits for more or for the stream to take more.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<Progress, Failure> {
-        let mut progress = Progress::Blocked;
-        loop {
-            let (writing, is_server) = (&mut self.writing, self.server.is_some());
-            self.listens = self.connection.turn(&mut self.woken, |turn| {
-                if turn.link().note_unwritten(writing.len()) {
-                    turn.made_room();
-                }
-                if writing.is_empty() {
-                    turn.link().take(writing);
-                }
-                turn.wait(cx.waker());
-                // A client always reads, so that two sides that both want to write cannot wait for each other.
-                !is_server || turn.accepts()
-            });
-            if self.writing.is_empty() {
-                return Ok(progress);
+        let (writing, is_server) = (&mut self.writing, self.server.is_some());
+        self.listens = self.connection.turn(&mut self.woken, |turn| {
+            if turn.link().note_unwritten(writing.len()) {
+                turn.made_room();
             }
-            match self.write_some(cx) {
-                Poll::Pending => return Ok(progress),
-                Poll::Ready(Ok(())) => progress = Progress::Made,
-                Poll::Ready(Err(error)) => return Err(Failure::new(format!("writing failed: {error}"))),
+            if writing.is_empty() {
+                turn.link().take(writing);
             }
+            turn.wait(cx.waker());
+            // A client always reads, so that two sides that both want to write cannot wait for each other.
+            !is_server || turn.accepts()
+        });
+        if self.writing.is_empty() {
+            return Ok(Progress::Blocked);
+        }
+        match self.write_some(cx) {
+            Poll::Pending => Ok(Progress::Blocked),
+            Poll::Ready(Ok(())) => Ok(Progress::Made),
+            Poll::Ready(Err(error)) => Err(Failure::new(format!("writing failed: {error}"))),
         }
     }
 
@@ -254,31 +251,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Moves a server that was told to drain towards its end.
     fn drain(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         let Some(server) = &mut self.server else { return Ok(()) };
-        loop {
-            match &mut server.phase {
-                ServerPhase::Serving(drain) => {
-                    let Poll::Ready(until) = drain.as_mut().poll(cx) else { return Ok(()) };
-                    self.connection.turn(&mut self.woken, |turn| turn.drain());
-                    server.phase = ServerPhase::Draining(Box::pin(tokio::time::sleep_until(until)));
-                }
-                ServerPhase::Draining(timer) => {
-                    if timer.as_mut().poll(cx).is_pending() {
-                        break;
-                    }
-                    let status = Status::unavailable("the server shut down before the call was finished");
-                    self.connection.turn(&mut self.woken, |turn| turn.end_calls(&status));
-                    server.phase = ServerPhase::Ended(Box::pin(tokio::time::sleep(LAST_WORDS)));
-                }
-                ServerPhase::Ended(timer) => {
-                    if timer.as_mut().poll(cx).is_pending() {
-                        break;
-                    }
-                    return Err(Failure::told("the server is shutting down"));
-                }
+        let due = match &mut server.phase {
+            ServerPhase::Serving(drain) => drain.as_mut().poll(cx).map(Some),
+            ServerPhase::Draining(timer) | ServerPhase::Ended(timer) => {
+                timer.as_mut().poll(cx).map(|()| None)
             }
-        }
-        let _ = self.write(cx)?;
-        Ok(())
+        };
+        let Poll::Ready(until) = due else { return Ok(()) };
+        server.phase = match (&server.phase, until) {
+            (ServerPhase::Serving(_), until) => {
+                self.connection.turn(&mut self.woken, |turn| turn.drain());
+                let until = until.unwrap_or_else(Instant::now);
+                ServerPhase::Draining(Box::pin(tokio::time::sleep_until(until)))
+            }
+            (ServerPhase::Draining(_), _) => {
+                let status = Status::unavailable("the server shut down before the call was finished");
+                self.connection.turn(&mut self.woken, |turn| turn.end_calls(&status));
+                ServerPhase::Ended(Box::pin(tokio::time::sleep(LAST_WORDS)))
+            }
+            (ServerPhase::Ended(_), _) => return Err(Failure::told("the server is shutting down")),
+        };
+        self.run(cx)?;
+        self.drain(cx)
     }
 
     fn poll_running(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
@@ -309,8 +303,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Writes what waits and closes the stream. When the peer was told something, also reads until it closes: closing a
     /// socket with unread data would take back what it has not read yet.
     fn poll_last_words(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.write(cx).is_err() {
-            return Poll::Ready(());
+        loop {
+            match self.write(cx) {
+                Ok(Progress::Made) => {}
+                Ok(Progress::Blocked) => break,
+                Err(_) => return Poll::Ready(()),
+            }
         }
         if !self.writing.is_empty() || Pin::new(&mut self.io).poll_shutdown(cx).is_pending() {
             return Poll::Pending;
