@@ -58,7 +58,10 @@ pub fn connect_until(router: Arc<Router>, options: Options, drain: Drain) -> Cal
     let server = new(Role::Server, options.server, options.client);
     let driver = Driver {
         to_server: Pipe::new(&client, &server, options.server, options.later_from),
-        to_client: Pipe::new(&server, &client, options.client, options.later_from),
+        to_client: Pipe {
+            to_client: true,
+            ..Pipe::new(&server, &client, options.client, options.later_from)
+        },
         client: Arc::clone(&client),
         server,
         router,
@@ -90,6 +93,7 @@ enum Phase {
 struct Pipe {
     from: Arc<Connection<Outbox>>,
     to: Arc<Connection<Outbox>>,
+    to_client: bool,
     inbox: Inbox,
     later_from: Option<usize>,
     on_their_way: VecDeque<(CallId, u64, Bytes)>,
@@ -106,6 +110,7 @@ impl Pipe {
         Self {
             from: Arc::clone(from),
             to: Arc::clone(to),
+            to_client: false,
             inbox: Inbox::new(limits, BytesMut::new()),
             later_from,
             on_their_way: VecDeque::new(),
@@ -116,7 +121,8 @@ impl Pipe {
     /// Moves what waits; `None` when nothing did.
     fn run(&mut self, woken: &mut Vec<Waker>) -> Option<Result<Vec<Incoming>, Failure>> {
         let mut segments = Segments::default();
-        let accepts = self.to.turn(woken, |turn| turn.accepts());
+        // A client always reads, so that two sides that both want to write cannot wait for each other.
+        let accepts = self.to_client || self.to.turn(woken, |turn| turn.accepts());
         if accepts {
             self.from.turn(woken, |turn| {
                 turn.link().take(&mut segments);
