@@ -1,0 +1,74 @@
+//! One suite for every path that a call can take.
+//!
+//! Cases are written once and know no path; [`path::PATHS`] lists the paths. Each case runs over each path on a runtime
+//! of one thread and on one of two workers, as a test named `path::case`. A case that hangs fails.
+
+mod calls;
+mod cancel;
+mod case;
+mod deadline;
+mod drain;
+mod flow;
+mod limits;
+mod metadata;
+mod panics;
+mod path;
+mod policy;
+mod status;
+mod trailing;
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libtest_mimic::{Arguments, Trial};
+
+use crate::case::Case;
+use crate::path::PATHS;
+
+fn cases() -> Vec<Case> {
+    let files = [
+        calls::cases(),
+        metadata::cases(),
+        status::cases(),
+        deadline::cases(),
+        cancel::cases(),
+        flow::cases(),
+        limits::cases(),
+        panics::cases(),
+        drain::cases(),
+        policy::cases(),
+    ];
+    files.into_iter().flatten().collect()
+}
+
+fn main() -> ExitCode {
+    case::hide_intended_panics();
+    let arguments = Arguments::from_args();
+    let passed: &'static HashMap<_, _> =
+        Box::leak(Box::new(PATHS.iter().map(|path| (path.name, AtomicUsize::new(0))).collect()));
+    let mut trials = Vec::new();
+    for path in PATHS {
+        for case in cases() {
+            if path.unsupported.iter().any(|(name, _)| *name == case.name) {
+                continue;
+            }
+            trials.push(Trial::test(format!("{}::{}", path.name, case.name), move || {
+                case.run(path)?;
+                passed[path.name].fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if !arguments.list {
+        for path in PATHS {
+            let supported = cases().len() - path.unsupported.len();
+            println!("{}: {} of {supported} cases", path.name, passed[path.name].load(Ordering::Relaxed));
+            for (name, reason) in path.unsupported {
+                println!("    without {name}: {reason}");
+            }
+        }
+    }
+    conclusion.exit_code()
+}
