@@ -179,7 +179,8 @@ impl<L: Link> Turn<'_, L> {
 
     /// Wakes senders: the link has room again.
     pub fn made_room(&mut self) {
-        self.state.session.handle_room();
+        let State { session, link, .. } = &mut *self.state;
+        session.handle_room(link);
     }
 
     /// Whether the driver should go on to read frames.

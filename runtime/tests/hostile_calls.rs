@@ -184,6 +184,42 @@ fn a_server_whose_link_is_full_of_pongs_does_not_read_on() {
 }
 
 #[test]
+fn pings_that_find_no_room_are_answered_by_one_pong() {
+    for role in [Role::Client, Role::Server] {
+        let mut victim = Victim::new(role, LIMITS);
+        victim.link.room = 2;
+        for number in 0..100 {
+            victim.takes(&control(Kind::Ping, CallId::CONNECTION, &[number; 8]));
+        }
+        assert_eq!(victim.said(), [(Kind::Pong, CallId::CONNECTION); 2]);
+        victim.session.handle_room(&mut victim.link);
+        assert_eq!(victim.link.frames[0].head[..], [99; 8], "the latest");
+        assert_eq!(victim.said().len(), 1);
+    }
+}
+
+#[test]
+fn a_handler_that_outlives_its_call_never_answers_another_one_of_the_same_id() {
+    let mut server = Victim::new(Role::Server, LIMITS);
+    let late = server.dispatches(&open(call(0, 1), END, 0)).id;
+    server.takes(&control(Kind::Reset, late, &[0]));
+    for generation in 2..=u16::MAX {
+        let id = server.dispatches(&open(call(0, generation), END, 0)).id;
+        server.takes(&control(Kind::Reset, id, &[0]));
+        server.session.abandon(&mut server.link, id, &Status::internal("gone"));
+    }
+    server.said();
+    server.takes(&open(late, END, 0));
+    assert_eq!(server.said(), [(Kind::Reset, late)], "refused: it is sent again elsewhere");
+    server.session.finish(&mut server.link, late, &Status::internal("late"));
+    server.session.abandon(&mut server.link, late, &Status::internal("late"));
+    assert_eq!(server.said(), []);
+    let next = server.dispatches(&open(call(0, 2), END, 0)).id;
+    assert!(!server.is_over(next));
+    assert_eq!(server.session.handlers(), 1);
+}
+
+#[test]
 fn metadata_that_the_peer_would_refuse_is_refused_before_it_is_sent() {
     let mut metadata = MetadataMap::new();
     for _ in 0..=256 {

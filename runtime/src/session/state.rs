@@ -3,7 +3,7 @@
 //! See the module's documentation for the contract. Everything here is O(1) per frame except
 //! [`Session::handle_failure`], which ends every call.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -86,8 +86,10 @@ pub struct Session {
     held: u64,
     /// Parts that wait for their readers, over all calls.
     waiting: usize,
-    /// Handlers that have not finished, including those of calls that are over.
-    handlers: usize,
+    /// As a server: calls that are over and whose handlers have not left.
+    leavers: HashSet<CallId>,
+    /// A ping that the link had no room to answer: the latest stands for all of them.
+    owed_pong: Option<Bytes>,
     /// Calls whose writers wait for room in the link.
     crowd: VecDeque<CallId>,
     woken: Vec<Waker>,
@@ -104,7 +106,8 @@ impl Session {
             phase: Phase::Open,
             held: 0,
             waiting: 0,
-            handlers: 0,
+            leavers: HashSet::new(),
+            owed_pong: None,
             crowd: VecDeque::new(),
             woken: Vec::new(),
         }
@@ -122,7 +125,8 @@ impl Session {
 
     /// Handlers that have not finished, including those whose callers have gone.
     pub fn handlers(&self) -> usize {
-        self.handlers
+        let current = if self.role == Role::Server { self.slots.open() } else { 0 };
+        current + self.leavers.len()
     }
 
     /// Bytes received that wait for their readers.
@@ -133,7 +137,7 @@ impl Session {
     /// Whether a server should go on to read frames. It pauses while cancelled calls leave more handlers behind than
     /// it allows calls, so that opening and cancelling in a loop cannot pile them up.
     pub fn accepts(&self) -> bool {
-        self.handlers < 2 * usize::from(self.local.max_calls).max(1)
+        self.handlers() < 2 * usize::from(self.local.max_calls).max(1)
     }
 
     /// Why the connection takes no new calls, if so.
@@ -157,7 +161,7 @@ impl Session {
 
     /// Whether every call and handler has finished.
     pub fn is_idle(&self) -> bool {
-        self.slots.open() == 0 && self.handlers == 0
+        self.slots.open() == 0 && self.leavers.is_empty()
     }
 
     /// Moves the tasks to wake to the end of `woken`.
@@ -257,7 +261,6 @@ impl Session {
         let head = (head_len > 0).then_some((&head as &dyn Encode, head_len));
         link.push(&Frame::new(Kind::Data, flags, id, head, message));
         if self.role == Role::Server && after == Half::Ended {
-            self.handlers -= 1;
             self.close(id);
         }
         Poll::Ready(Ok(()))
@@ -310,8 +313,8 @@ impl Session {
                     push_control(link, Kind::Reset, id, &[Reset::Cancelled.encode()]);
                 }
             }
+            Role::Server if self.leavers.remove(&id) => return,
             Role::Server => {
-                self.handlers -= 1;
                 if let Found::Open(..) = self.slots.find(id) {
                     self.push_status(link, id, status);
                 }
@@ -327,7 +330,7 @@ impl Session {
         match self.role {
             Role::Server => {
                 self.push_status(link, id, status);
-                self.close(id);
+                self.close_early(id);
             }
             Role::Client if open.receive != Half::Ended => {
                 push_control(link, Kind::Reset, id, &[Reset::Cancelled.encode()]);
@@ -392,7 +395,8 @@ impl Session {
             Kind::Reset => self.handle_reset(header.call, &head)?,
             Kind::Window => self.handle_window(header.call, &head)?,
             Kind::Ping => match head.len() {
-                8 => push_control(link, Kind::Pong, CallId::CONNECTION, &head),
+                8 if link.has_room() => push_control(link, Kind::Pong, CallId::CONNECTION, &head),
+                8 => self.owed_pong = Some(head),
                 _ => return Err(ConnectionError::MalformedHead("a ping is eight bytes")),
             },
             Kind::Pong => {}
@@ -419,8 +423,11 @@ impl Session {
         }
     }
 
-    /// Wakes the senders that waited for room in the link.
-    pub fn handle_room(&mut self) {
+    /// Wakes the senders that waited for room in the link, and answers a ping that did.
+    pub fn handle_room<L: Link>(&mut self, link: &mut L) {
+        if let Some(head) = self.owed_pong.take() {
+            push_control(link, Kind::Pong, CallId::CONNECTION, &head);
+        }
         while let Some(id) = self.crowd.pop_front() {
             if let Found::Open(open, _) = self.slots.find(id) {
                 open.in_crowd = false;
@@ -437,7 +444,7 @@ impl Session {
         self.phase = Phase::Over(failure.clone());
         for id in self.slots.ids() {
             match self.role {
-                Role::Server => self.close(id),
+                Role::Server => self.close_early(id),
                 Role::Client => self.fail_call(id, failure, delivered),
             }
         }
@@ -484,7 +491,9 @@ impl Session {
             _ => return Err(ConnectionError::OutOfPlace(id)),
         };
         let head = ReceivedHead::decode(head)?;
-        if !matches!(self.phase, Phase::Open) {
+        // A slot's generations come round again. While a handler holds a call of the same id, it would answer this one.
+        let is_taken = !self.leavers.is_empty() && self.leavers.contains(&id);
+        if is_taken || !matches!(self.phase, Phase::Open) {
             push_control(link, Kind::Reset, id, &[Reset::Refused.encode()]);
             return Ok(Event::Handled);
         }
@@ -498,7 +507,6 @@ impl Session {
             return Err(ConnectionError::WindowExceeded(id));
         }
         self.held += charge;
-        self.handlers += 1;
         let ended = receive == Half::Ended;
         let mut open = Open {
             send: Half::AwaitHead,
@@ -585,7 +593,7 @@ impl Session {
             return Err(ConnectionError::NoSuchCall(id));
         }
         match (self.role, Reset::decode(code)) {
-            (Role::Server, _) => self.close(id),
+            (Role::Server, _) => self.close_early(id),
             (Role::Client, Reset::Refused) => {
                 self.end_locally(id, End::NotSent(Status::unavailable("the server takes no new calls")));
             }
@@ -628,6 +636,14 @@ impl Session {
         inbox.push_back(Arrived::end(end));
         self.waiting += 1;
         wake_all(open, &mut self.woken);
+    }
+
+    /// As a server: ends a call whose handler has not answered it, and has yet to leave.
+    fn close_early(&mut self, id: CallId) {
+        if let Found::Open(..) = self.slots.find(id) {
+            self.leavers.insert(id);
+            self.close(id);
+        }
     }
 
     /// Forgets a call and wakes whoever waits for it. Nothing happens when it is over already.

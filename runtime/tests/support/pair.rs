@@ -308,7 +308,7 @@ impl Pair {
         let had_room = from.link.has_room();
         let Some(sent) = from.link.frames.pop_front() else { return false };
         if !had_room && from.link.has_room() {
-            from.session.handle_room();
+            from.session.handle_room(&mut from.link);
         }
         let number = (later && !sent.body.is_empty()).then(|| {
             self.bodies += 1;
