@@ -43,7 +43,7 @@ pub(crate) fn module(service: &Service, generator: &Generator) -> TokenStream {
     quote! {
         #mod_doc
         #mod_attributes
-        #[allow(dead_code, #allow_deprecated clippy::all, clippy::pedantic)]
+        #[allow(dead_code, missing_docs, unreachable_pub, #allow_deprecated clippy::all, clippy::pedantic)]
         pub mod #client_mod {
             use ::byway::codegen::*;
 

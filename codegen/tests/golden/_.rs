@@ -9,7 +9,7 @@ pub struct Nameless {
 }
 
 /// Client of `NoPackage`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod no_package_client {
     use ::byway::codegen::*;
 
@@ -84,7 +84,7 @@ pub mod no_package_client {
 }
 
 /// Server of `NoPackage`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod no_package_server {
     use ::byway::codegen::*;
 

@@ -103,7 +103,7 @@ impl Mood {
 }
 
 /// Client of `odd.editions.Editions`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod editions_client {
     use ::byway::codegen::*;
 
@@ -179,7 +179,7 @@ pub mod editions_client {
 }
 
 /// Server of `odd.editions.Editions`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod editions_server {
     use ::byway::codegen::*;
 

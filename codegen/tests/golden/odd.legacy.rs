@@ -76,7 +76,7 @@ impl Mood {
 }
 
 /// Client of `odd.legacy.OldTimer`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod old_timer_client {
     use ::byway::codegen::*;
 
@@ -148,7 +148,7 @@ pub mod old_timer_client {
 }
 
 /// Server of `odd.legacy.OldTimer`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod old_timer_server {
     use ::byway::codegen::*;
 

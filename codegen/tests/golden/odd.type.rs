@@ -20,7 +20,7 @@ pub mod r#mod {
 }
 
 /// Client of `odd.type.Trait`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod trait_client {
     use ::byway::codegen::*;
 
@@ -92,7 +92,7 @@ pub mod trait_client {
 }
 
 /// Server of `odd.type.Trait`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod trait_server {
     use ::byway::codegen::*;
 

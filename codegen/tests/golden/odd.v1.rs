@@ -201,7 +201,14 @@ impl Color {
 }
 
 /// Client of `odd.v1.Odd`.
-#[allow(dead_code, deprecated, clippy::all, clippy::pedantic)]
+#[allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    deprecated,
+    clippy::all,
+    clippy::pedantic
+)]
 pub mod odd_client {
     use ::byway::codegen::*;
 
@@ -455,7 +462,14 @@ pub mod odd_client {
 }
 
 /// Server of `odd.v1.Odd`.
-#[allow(dead_code, deprecated, clippy::all, clippy::pedantic)]
+#[allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    deprecated,
+    clippy::all,
+    clippy::pedantic
+)]
 pub mod odd_server {
     use ::byway::codegen::*;
 
@@ -771,7 +785,14 @@ pub mod odd_server {
 }
 
 /// Client of `odd.v1.Retired`.
-#[allow(dead_code, deprecated, clippy::all, clippy::pedantic)]
+#[allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    deprecated,
+    clippy::all,
+    clippy::pedantic
+)]
 pub mod retired_client {
     use ::byway::codegen::*;
 
@@ -844,7 +865,14 @@ pub mod retired_client {
 }
 
 /// Server of `odd.v1.Retired`.
-#[allow(dead_code, deprecated, clippy::all, clippy::pedantic)]
+#[allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    deprecated,
+    clippy::all,
+    clippy::pedantic
+)]
 pub mod retired_server {
     use ::byway::codegen::*;
 
@@ -985,7 +1013,7 @@ pub mod retired_server {
 }
 
 /// Client of `odd.v1.Empty`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod empty_client {
     use ::byway::codegen::*;
 
@@ -1043,7 +1071,7 @@ pub mod empty_client {
 }
 
 /// Server of `odd.v1.Empty`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod empty_server {
     use ::byway::codegen::*;
 

@@ -60,7 +60,7 @@ pub struct EchoReply {
 }
 
 /// Client of `test.v1.Echo`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod echo_client {
     use ::byway::codegen::*;
 
@@ -178,7 +178,7 @@ pub mod echo_client {
 }
 
 /// Server of `test.v1.Echo`.
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod echo_server {
     use ::byway::codegen::*;
 
