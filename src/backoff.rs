@@ -23,7 +23,7 @@ impl Backoff {
         doubled.min(LONGEST).mul_f64(0.8 + 0.4 * jitter.clamp(0.0, 1.0))
     }
 
-    /// A connection was made.
+    /// A connection was made and lasted.
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
     }

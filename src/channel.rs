@@ -27,6 +27,14 @@ use crate::dial::Dial;
 use crate::error::ConnectError;
 use crate::path::{Path, TRANSPORT_VARIABLE, Transport};
 
+/// A connection that was lost sooner than this was none: so end those to a server that is being drained, or that breaks
+/// the protocol.
+const SHORT_LIVED: Duration = Duration::from_secs(1);
+
+/// So many short-lived connections in a row, and the next one waits for its back-off, as if connecting had failed. One
+/// more than a call makes when servers refuse it, since a pool that is being restarted may do so several times.
+const MAX_SHORT_LIVED: u32 = 5;
+
 /// Makes calls to one address. Cheap to clone; clones share their connection.
 ///
 /// Generated clients take it, and so do stock tonic clients: it is a `tower` service of HTTP requests too.
@@ -45,6 +53,10 @@ struct Inner {
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Caller<Outbox>>>,
+    /// When it was made.
+    since: Option<Instant>,
+    /// Connections in a row that were lost as soon as they were made.
+    short_lived: u32,
     /// The attempt that is under way; it sends how it ended.
     attempt: Option<watch::Receiver<Option<Result<(), Status>>>>,
     backoff: Backoff,
@@ -108,7 +120,7 @@ impl ChannelBuilder {
     pub async fn connect(self) -> Result<Channel, ConnectError> {
         let channel = self.connect_lazy()?;
         let connection = channel.inner.dial.attempt().await?;
-        channel.inner.lock().connection = Some(Arc::new(connection));
+        channel.inner.lock().connected(connection);
         Ok(channel)
     }
 
@@ -164,6 +176,36 @@ impl Channel {
     }
 }
 
+impl State {
+    fn connected(&mut self, connection: Caller<Outbox>) {
+        self.connection = Some(Arc::new(connection));
+        self.since = Some(Instant::now());
+        self.hold_until = None;
+        self.reason = None;
+    }
+
+    fn lost(&mut self, status: &Status) {
+        self.connection = None;
+        self.reason = Some(status.message().to_owned());
+        if self.since.take().is_some_and(|since| since.elapsed() >= SHORT_LIVED) {
+            self.short_lived = 0;
+            self.backoff.succeeded();
+            return;
+        }
+        self.short_lived = self.short_lived.saturating_add(1);
+        if self.short_lived >= MAX_SHORT_LIVED {
+            self.hold();
+        }
+    }
+
+    /// Lets calls fail for a while; returns how long.
+    fn hold(&mut self) -> Duration {
+        let wait = self.backoff.failed(fastrand::f64());
+        self.hold_until = Some(Instant::now() + wait);
+        wait
+    }
+}
+
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -185,8 +227,7 @@ impl Inner {
     fn lost(&self, connection: &Arc<Caller<Outbox>>, status: &Status) {
         let mut state = self.lock();
         if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
-            state.connection = None;
-            state.reason = Some(status.message().to_owned());
+            state.lost(status);
         }
     }
 
@@ -219,15 +260,11 @@ impl Inner {
         state.attempt = None;
         match result {
             Ok(connection) => {
-                state.backoff.succeeded();
-                state.hold_until = None;
-                state.reason = None;
-                state.connection = Some(Arc::new(connection));
+                state.connected(connection);
                 Ok(())
             }
             Err(error) => {
-                let wait = state.backoff.failed(fastrand::f64());
-                state.hold_until = Some(Instant::now() + wait);
+                let wait = state.hold();
                 let text = error.to_string();
                 tracing::warn!(target = %self.dial.address, error = %text, ?wait, "no connection");
                 state.reason = Some(text.clone());
