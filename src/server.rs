@@ -8,12 +8,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use byway_runtime::adapter::TowerHandler;
 use byway_runtime::dispatch::Router;
 use byway_runtime::{ConnectionInfo, Direct, Limits};
 use byway_tcp::native::{self, Accepted, Drain, Keepalive, Options};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -27,6 +27,13 @@ use crate::listener::{self, Listener, Listening, Stream};
 
 /// How long accepting pauses when the process or the system has no more descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long after the drain's time connections may take to say their last words: twice what a driver takes for its
+/// own, and a little. What is left then, such as a peer that never said hello, is dropped.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Longest time that a drain is given: one that no server outlives, and no clock overflows at.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Where a server begins: [`Server::builder`].
 #[derive(Debug)]
@@ -225,8 +232,9 @@ impl BoundServer {
         }
         drop(listener);
         tracing::info!(address = %listening, connections = tasks.len(), "draining");
-        drain.send_replace(Some(Instant::now() + settings.drain_timeout));
-        while tasks.join_next().await.is_some() {}
+        let until = Instant::now() + settings.drain_timeout.min(FOREVER);
+        drain.send_replace(Some(until));
+        while let Ok(Some(_)) = tokio::time::timeout_at(until + FAREWELL, tasks.join_next()).await {}
     }
 }
 
@@ -311,7 +319,15 @@ async fn answer_to_others<S: Stream>(mut stream: S, first: &[u8]) -> io::Result<
         this port speaks byway's own framing, not gRPC over HTTP/2";
     const NOT_IMPLEMENTED: &[u8] = b"HTTP/1.1 501 Not Implemented\r\ncontent-type: text/plain\r\n\
         content-length: 47\r\nconnection: close\r\n\r\nthis port speaks byway's own framing, not HTTP\n";
-    let answer = if first.starts_with(b"PRI ") {
+    const PREFACE: &[u8] = b"PRI ";
+    let mut first = BytesMut::from(first);
+    // Its beginning may come alone, and is that of an HTTP/1 request too.
+    while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
+        if stream.read_buf(&mut first).await? == 0 {
+            break;
+        }
+    }
+    let answer = if first.starts_with(PREFACE) {
         GOAWAY
     } else if first.first().is_some_and(u8::is_ascii_uppercase) {
         NOT_IMPLEMENTED
@@ -324,8 +340,6 @@ async fn answer_to_others<S: Stream>(mut stream: S, first: &[u8]) -> io::Result<
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt;
-
     use super::*;
 
     async fn answer(first: &[u8]) -> Vec<u8> {
