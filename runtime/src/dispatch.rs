@@ -61,8 +61,11 @@ impl Router {
         let handler: Arc<dyn Direct> = Arc::new(service);
         for (method, descriptor) in handler.methods().iter().enumerate() {
             let route = Route { handler: Arc::clone(&handler), method, cost: Arc::default() };
-            if self.methods.insert(descriptor.path().as_bytes(), route).is_some() {
-                return Err(descriptor.path());
+            let path = descriptor.path();
+            let is_taken =
+                service_of(path.as_bytes()).is_some_and(|service| self.services.contains_key(service));
+            if is_taken || self.methods.insert(path.as_bytes(), route).is_some() {
+                return Err(path);
             }
         }
         Ok(())
@@ -73,6 +76,9 @@ impl Router {
     /// # Errors
     /// The name, when it is taken already.
     pub fn add_tower(&mut self, name: &'static str, service: TowerHandler) -> Result<(), &'static str> {
+        if self.methods.keys().any(|path| service_of(path) == Some(name.as_bytes())) {
+            return Err(name);
+        }
         let route = Route { handler: Arc::new(service), method: 0, cost: Arc::default() };
         match self.services.insert(name.as_bytes(), route) {
             None => Ok(()),
@@ -94,8 +100,7 @@ impl Router {
         if let Some(route) = self.methods.get(path) {
             return Some(route);
         }
-        let slash = path.iter().rposition(|byte| *byte == b'/')?;
-        self.services.get(path.get(1..slash)?)
+        self.services.get(service_of(path)?)
     }
 
     /// Answers a call that came to `carrier`: at once, when its handler is ready at once and `inline` allows it;
@@ -152,6 +157,12 @@ impl Router {
             _ => Ok(route),
         }
     }
+}
+
+/// `package.Service` of `/package.Service/Method`.
+fn service_of(path: &[u8]) -> Option<&[u8]> {
+    let slash = path.iter().rposition(|byte| *byte == b'/')?;
+    path.get(1..slash)
 }
 
 /// Polls a handler; one that panicked is done: its call ends with `INTERNAL` as the handler unwinds.
