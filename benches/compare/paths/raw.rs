@@ -5,9 +5,9 @@
 //! the client sends them in one write and waits for all of them, which no framework reaches with independent callers.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
-use bytes::BufMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -41,16 +41,58 @@ async fn answer(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
+/// Memory that begins where a page does.
+///
+/// The kernel copies between sockets and it with `rep movsb`, which processors of today slow down tenfold when the target
+/// is 1 to 31 bytes past the source, modulo 4096. A socket's memory begins at a page as well; that of a large `Vec`
+/// begins 16 bytes past one, which would make 1 MiB take twice as long.
+struct Pages {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Pages {
+    const PAGE: usize = 4096;
+
+    fn zeroed(len: usize) -> Self {
+        let mut memory = vec![0; len + Self::PAGE];
+        let start = memory.as_ptr().align_offset(Self::PAGE);
+        memory.truncate(start + len);
+        Self { memory, start }
+    }
+
+    /// A copy with room for `len` bytes.
+    fn grown(&self, len: usize) -> Self {
+        let mut grown = Self::zeroed(len);
+        grown[..self.len()].copy_from_slice(self);
+        grown
+    }
+}
+
+impl Deref for Pages {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..]
+    }
+}
+
+impl DerefMut for Pages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..]
+    }
+}
+
 /// What was read: whole messages, then perhaps the beginning of another.
 struct Received {
-    memory: Vec<u8>,
+    memory: Pages,
     filled: usize,
     whole: usize,
 }
 
 impl Received {
     fn new() -> Self {
-        Self { memory: vec![0; READ_BUFFER], filled: 0, whole: 0 }
+        Self { memory: Pages::zeroed(READ_BUFFER), filled: 0, whole: 0 }
     }
 
     /// Reads until there is at least one whole message, and returns all that there are, with their lengths.
@@ -58,7 +100,7 @@ impl Received {
         loop {
             while let Some(end) = self.end_of_message() {
                 if end > self.memory.len() {
-                    self.memory.resize(end, 0);
+                    self.memory = self.memory.grown(end);
                 }
                 if end > self.filled {
                     break;
@@ -128,10 +170,12 @@ impl State {
         in_flight: usize,
         budget: Budget,
     ) -> Result<Samples, Failure> {
-        let mut batch = Vec::new();
-        for _ in 0..in_flight {
-            batch.put_u32(u32::try_from(payload.0.len())?);
-            batch.put_slice(&payload.0);
+        let size = LENGTH + payload.0.len();
+        let mut batch = Pages::zeroed(in_flight * size);
+        for message in batch.chunks_exact_mut(size) {
+            let (length, body) = message.split_at_mut(LENGTH);
+            length.copy_from_slice(&u32::try_from(body.len())?.to_be_bytes());
+            body.copy_from_slice(&payload.0);
         }
         let mut latencies = Vec::with_capacity(budget.calls + in_flight);
         let began = Instant::now();
@@ -144,7 +188,7 @@ impl State {
             while answered < in_flight {
                 let whole = self.received.next_messages(&mut self.stream).await?;
                 last = Instant::now();
-                for message in whole.chunks(LENGTH + payload.0.len()) {
+                for message in whole.chunks(size) {
                     payload.check(message.get(LENGTH..).unwrap_or_default())?;
                     latencies.push(last - sent);
                     answered += 1;
