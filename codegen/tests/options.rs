@@ -134,12 +134,12 @@ fn generate_default_stubs() {
 fn client_attributes() {
     assert_adds(
         configure().client_mod_attribute(".shop", "#[cfg(feature = \"client\")]"),
-        "#[cfg(feature = \"client\")] #[allow(dead_code, clippy::all, clippy::pedantic)] \
+        "#[cfg(feature = \"client\")] #[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] \
          pub mod shop_client",
     );
     assert_adds(
         configure().client_mod_attribute("shop.v1", "#[cfg(a)]"),
-        "#[cfg(a)] #[allow(dead_code, clippy::all, clippy::pedantic)] pub mod stock_client",
+        "#[cfg(a)] #[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] pub mod stock_client",
     );
     assert_adds(
         configure().client_attribute("Shop", "#[derive(Hash)]"),
@@ -151,7 +151,7 @@ fn client_attributes() {
 fn server_attributes() {
     assert_adds(
         configure().server_mod_attribute(".shop.v1", "#[cfg(a)]"),
-        "#[cfg(a)] #[allow(dead_code, clippy::all, clippy::pedantic)] pub mod shop_server",
+        "#[cfg(a)] #[allow(dead_code, missing_docs, unreachable_pub, clippy::all, clippy::pedantic)] pub mod shop_server",
     );
     assert_adds(
         configure().server_attribute(".shop.v1.Shop", "#[derive(Hash)]"),
