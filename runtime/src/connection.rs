@@ -177,13 +177,20 @@ impl<L: Link> Turn<'_, L> {
         self.state.session.handle_landed(id, number, message);
     }
 
+    /// Whether a body that was reported as [`Body::Later`] still has a reader. A link asks before it grants memory for
+    /// it: the call may have been over, or have ended since.
+    pub fn awaits(&mut self, id: CallId, number: u64) -> bool {
+        self.state.session.awaits(id, number)
+    }
+
     /// Wakes senders: the link has room again.
     pub fn made_room(&mut self) {
         let State { session, link, .. } = &mut *self.state;
         session.handle_room(link);
     }
 
-    /// Whether the driver should go on to read frames.
+    /// Whether the driver of a server should go on to hand over frames. What a link exchanges for itself, such as credits
+    /// and grants, it reads all the same: that is what makes room.
     pub fn accepts(&self) -> bool {
         self.state.session.accepts() && self.state.link.has_room()
     }

@@ -14,7 +14,6 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::mem::MaybeUninit;
 
 use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut, Bytes};
@@ -44,21 +43,27 @@ pub struct Insert {
 #[derive(Debug)]
 pub struct Output<'a> {
     memory: Memory<'a>,
-    inserts: &'a mut VecDeque<Insert>,
+    /// `None` when everything must be copied.
+    inserts: Option<&'a mut VecDeque<Insert>>,
     inserted: usize,
 }
 
 #[derive(Debug)]
 enum Memory<'a> {
     Growing(&'a mut Vec<u8>),
-    Fixed { rest: &'a mut [MaybeUninit<u8>], filled: usize },
+    Fixed { rest: &'a mut [u8], filled: usize },
 }
 
 impl<'a> Output<'a> {
     /// Encodes into `memory`; what is taken by reference goes to `inserts`, its offsets counted from the
     /// start of `memory`.
-    pub fn fixed(memory: &'a mut [MaybeUninit<u8>], inserts: &'a mut VecDeque<Insert>) -> Self {
-        Self { memory: Memory::Fixed { rest: memory, filled: 0 }, inserts, inserted: 0 }
+    pub fn fixed(memory: &'a mut [u8], inserts: &'a mut VecDeque<Insert>) -> Self {
+        Self { memory: Memory::Fixed { rest: memory, filled: 0 }, inserts: Some(inserts), inserted: 0 }
+    }
+
+    /// Encodes into `memory` in one piece: nothing is taken by reference.
+    pub fn contiguous(memory: &'a mut [u8]) -> Self {
+        Self { memory: Memory::Fixed { rest: memory, filled: 0 }, inserts: None, inserted: 0 }
     }
 
     /// Bytes in the memory so far, those taken by reference not counted.
@@ -74,16 +79,21 @@ impl<'a> Output<'a> {
         self.inserted
     }
 
-    /// Sends `bytes` from where they are.
+    /// Sends `bytes` from where they are, if this output takes anything by reference.
     pub fn insert(&mut self, bytes: Bytes) {
-        self.inserted += bytes.len();
         let offset = self.filled();
-        self.inserts.push_back(Insert { offset, bytes });
+        match &mut self.inserts {
+            Some(inserts) => {
+                self.inserted += bytes.len();
+                inserts.push_back(Insert { offset, bytes });
+            }
+            None => self.put_slice(&bytes),
+        }
     }
 }
 
 // SAFETY: `chunk_mut`, `advance_mut` and `remaining_mut` forward to the implementations that bytes has
-// for `Vec<u8>` and `&mut [MaybeUninit<u8>]`, always of the same memory, so whatever they promise holds.
+// for `Vec<u8>` and `&mut [u8]`, always of the same memory, so whatever they promise holds.
 unsafe impl BufMut for Output<'_> {
     fn remaining_mut(&self) -> usize {
         match &self.memory {
@@ -113,7 +123,7 @@ unsafe impl BufMut for Output<'_> {
 
     fn put<T: Buf>(&mut self, mut source: T) {
         // For a `Bytes` that is its only chunk, `copy_to_bytes` is a reference, not a copy.
-        if source.remaining() >= REFERENCE_MIN {
+        if source.remaining() >= REFERENCE_MIN && self.inserts.is_some() {
             let bytes = source.copy_to_bytes(source.remaining());
             return self.insert(bytes);
         }
@@ -160,8 +170,11 @@ impl Segments {
     /// Appends what `encode` writes.
     pub fn append(&mut self, encode: impl FnOnce(&mut Output<'_>)) {
         let before = self.memory.len();
-        let mut output =
-            Output { memory: Memory::Growing(&mut self.memory), inserts: &mut self.inserts, inserted: 0 };
+        let mut output = Output {
+            memory: Memory::Growing(&mut self.memory),
+            inserts: Some(&mut self.inserts),
+            inserted: 0,
+        };
         encode(&mut output);
         let inserted = output.inserted;
         self.len += self.memory.len() - before + inserted;
@@ -278,7 +291,7 @@ mod tests {
     #[test]
     fn a_fixed_buffer_holds_what_is_copied_and_lists_what_is_not() {
         let large = Bytes::from(vec![7; REFERENCE_MIN]);
-        let mut memory = [MaybeUninit::uninit(); 8];
+        let mut memory = [0; 8];
         let mut inserts = VecDeque::new();
         let mut output = Output::fixed(&mut memory, &mut inserts);
         output.put_u8(1);
@@ -287,6 +300,18 @@ mod tests {
         assert_eq!((output.filled(), output.inserted(), output.remaining_mut()), (3, REFERENCE_MIN, 5));
         assert_eq!(inserts[0].offset, 1);
         assert_eq!(inserts[0].bytes.as_ptr(), large.as_ptr());
+    }
+
+    #[test]
+    fn a_contiguous_buffer_holds_everything_in_one_piece() {
+        let large = Bytes::from(vec![7; REFERENCE_MIN]);
+        let mut memory = vec![0; REFERENCE_MIN + 2];
+        let mut output = Output::contiguous(&mut memory);
+        output.put_u8(1);
+        output.put(large.clone());
+        output.put_u8(2);
+        assert_eq!((output.filled(), output.inserted()), (REFERENCE_MIN + 2, 0));
+        assert_eq!(memory, [&[1], &large[..], &[2]].concat());
     }
 
     #[test]

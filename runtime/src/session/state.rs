@@ -423,6 +423,12 @@ impl Session {
         }
     }
 
+    /// Whether a body that was reported as [`Body::Later`] still has a reader.
+    pub fn awaits(&mut self, id: CallId, number: u64) -> bool {
+        let Found::Open(_, inbox) = self.slots.find(id) else { return false };
+        inbox.iter().any(|arrived| arrived.body == Body::Later(number))
+    }
+
     /// Wakes the senders that waited for room in the link, and answers a ping that did.
     pub fn handle_room<L: Link>(&mut self, link: &mut L) {
         if let Some(head) = self.owed_pong.take() {
