@@ -126,7 +126,9 @@ impl Router {
         let mut context = Some(CallContext::new(deadline, Arc::clone(info)));
         let poll_now = !inline.is_spent() && !route.cost.is_slow();
         let handling = CallContext::scope(&mut context, || {
-            let mut handling = Some(route.handler.handle(route.method, call));
+            // When it panics, the call is dropped, and with it ended, as it unwinds.
+            let begun = catch_unwind(AssertUnwindSafe(|| route.handler.handle(route.method, call)));
+            let mut handling = begun.map_err(|panic| report(&*panic)).ok();
             let polled =
                 poll_now && poll_contained(&mut handling, &mut Context::from_waker(Waker::noop())).is_ready();
             if polled { None } else { handling }

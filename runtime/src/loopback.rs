@@ -215,6 +215,13 @@ impl Driver {
     }
 }
 
+impl Drop for Driver {
+    /// A driver that is dropped before its end, with its runtime say, still ends its calls.
+    fn drop(&mut self) {
+        self.fail(&Failure::new("its task was dropped"));
+    }
+}
+
 impl Future for Driver {
     type Output = ();
 

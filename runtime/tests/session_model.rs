@@ -150,9 +150,14 @@ impl Run {
             Operation::EndCalls if !pair.failed => pair.end_calls(),
             Operation::Drain if !pair.failed => pair.drain(),
             Operation::Fail(pick) if !pair.failed => {
+                // Anything up to the frame that arrives next has been delivered; beyond it nobody knows how much.
                 let pushed = pair.client.link.pushed;
-                let delivered = pair.client.link.frames.front().map_or(pushed, |sent| sent.position);
-                pair.fail(delivered + pick as u64 % (pushed - delivered + 1));
+                let mut positions: Vec<u64> =
+                    pair.client.link.frames.iter().map(|sent| sent.position).collect();
+                positions.push(pushed);
+                let delivered = positions[pick % positions.len()];
+                let within = (pick / 100) as u64 % 2;
+                pair.fail(pushed.min(delivered + within));
             }
             Operation::Ping(_) | Operation::EndCalls | Operation::Drain | Operation::Fail(_) => {}
         }
@@ -248,6 +253,10 @@ fn arbitrary_operations_do_what_the_oracle_says() {
         for _ in 0..STEPS {
             let operation = run.pick();
             run.step(operation);
+        }
+        if run.random.once_in(3) {
+            let pick = run.random.below(1000);
+            run.step(Operation::Fail(pick));
         }
         operations += run.end();
     }

@@ -257,8 +257,15 @@ impl Pair {
     pub(crate) fn abandon(&mut self, role: Role, call: usize) {
         let tag = self.tag();
         let (side, _, call) = self.both(role, call);
+        let began = side.link.frames.len();
         side.session.abandon(&mut side.link, call.id, &Status::internal(&*tag));
         let seat = call.seat(role);
+        let tells = seat.open && (role == Role::Server || !seat.heard_end);
+        assert_eq!(
+            side.link.frames.len() - began,
+            usize::from(tells),
+            "the peer is told what it does not know"
+        );
         if role == Role::Server && seat.open {
             seat.on_the_way.push_back(Expected::end(format!("status Internal {tag}")));
         }
