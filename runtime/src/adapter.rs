@@ -150,7 +150,9 @@ impl http_body::Body for RequestBody {
                 Some(End::Outcome(Ok(_))) => self.ended = true,
                 Some(End::Outcome(Err(status)) | End::NotSent(status)) => {
                     self.ended = true;
-                    return Poll::Ready(Some(Err(status)));
+                    // Not CANCELLED: tonic takes a request body that fails with it for one that ended well, and an
+                    // upload that was cut off would look complete.
+                    return Poll::Ready(Some(Err(Status::unknown(status.message()))));
                 }
                 None => match self.call.poll_receive(cx) {
                     Poll::Ready(part) => self.pending = part,

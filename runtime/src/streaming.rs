@@ -70,7 +70,7 @@ impl<S: Source> StreamingParts<S> {
     }
 }
 
-type Handoff = Arc<Mutex<Option<Bytes>>>;
+type Handoff = Arc<Mutex<Option<Result<Bytes, Status>>>>;
 
 struct MessageBody<S> {
     /// Dropped when the stream ends, which cancels a call that has not ended.
@@ -86,7 +86,17 @@ struct MessageBody<S> {
 impl<S: Source> MessageBody<S> {
     fn fail(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.source = None;
-        Poll::Ready(Some(Err(status)))
+        if self.has_trailers {
+            return Poll::Ready(Some(Err(status)));
+        }
+        // tonic takes a request body that fails with CANCELLED for one that ended well: an upload that was cut off
+        // would look complete. The decoder fails in its place.
+        self.hand_over(Err(status))
+    }
+
+    fn hand_over(&mut self, message: Result<Bytes, Status>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        *self.handoff.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+        Poll::Ready(Some(Ok(Frame::data(PLACEHOLDER))))
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
@@ -96,8 +106,7 @@ impl<S: Source> MessageBody<S> {
                 if message.len() > self.limit {
                     return self.fail(too_large(message.len(), self.limit));
                 }
-                *self.handoff.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
-                return Poll::Ready(Some(Ok(Frame::data(PLACEHOLDER))));
+                return self.hand_over(Ok(message));
             }
             match self.pending.end.take() {
                 Some(End::Outcome(Ok(trailers))) => {
@@ -154,7 +163,7 @@ impl<T: Message + Default> Decoder for InPlace<T> {
 
     fn decode(&mut self, _: &mut DecodeBuf<'_>) -> Result<Option<T>, Status> {
         let message = self.handoff.lock().unwrap_or_else(PoisonError::into_inner).take();
-        message.map(decode).transpose()
+        message.map(|message| decode(message?)).transpose()
     }
 
     fn buffer_settings(&self) -> BufferSettings {
