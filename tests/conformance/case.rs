@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use byway::{Code, Request, Response, Status, Streaming};
-use byway_test_support::reference::PANIC;
+use byway_test_support::reference::{Event, PANIC};
 use byway_test_support::test::v1::{EchoReply, EchoRequest};
 use libtest_mimic::Failed;
 use tokio::runtime::{Builder, Runtime};
@@ -160,5 +160,14 @@ impl World {
     pub(crate) async fn still_works(&self) {
         let reply = self.client().unary(text("still here")).await.expect("a reply");
         assert_eq!(reply.get_ref().text, "still here");
+    }
+
+    /// Waits until the handler of the call with this name was dropped, if it began at all.
+    pub(crate) async fn gone_if_begun(&mut self, name: &str) {
+        let (began, dropped) = (Event::Began(name.to_owned()), Event::Dropped(name.to_owned()));
+        let seen = self.journal.unread();
+        if seen.contains(&began) && !seen.contains(&dropped) {
+            self.journal.until(dropped).await;
+        }
     }
 }
