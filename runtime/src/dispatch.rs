@@ -139,6 +139,7 @@ impl Router {
         if handling.is_none() {
             return;
         }
+        inline.handed_over |= !poll_now;
         tokio::spawn(Supervised {
             handling,
             call: CallRef::new(Arc::clone(carrier), id),
@@ -279,12 +280,20 @@ impl Cost {
 pub struct Inline {
     last: Instant,
     spent: Duration,
+    handed_over: bool,
 }
 
 impl Inline {
     /// The budget of a turn that begins now.
     pub fn new() -> Self {
-        Self { last: Instant::now(), spent: Duration::ZERO }
+        Self { last: Instant::now(), spent: Duration::ZERO, handed_over: false }
+    }
+
+    /// Whether calls became tasks that were not polled yet, and may keep the thread that polls them busy. The driver
+    /// should have its task scheduled again, so that another thread wakes up to share the work: tokio runs a task that
+    /// was spawned last on the same thread and wakes no other for it, not even to look after the sockets.
+    pub fn has_handed_over(&self) -> bool {
+        self.handed_over
     }
 
     fn is_spent(&self) -> bool {

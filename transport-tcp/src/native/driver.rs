@@ -46,6 +46,8 @@ pub struct Driver<S> {
     /// Whether to read on: a server does not while its peer reads nothing, nor while calls that were cancelled leave too
     /// many handlers behind.
     listens: bool,
+    /// Whether calls were left to tasks that may compute for long; see [`Inline::has_handed_over`].
+    handed_over: bool,
     phase: Phase,
     frames: Vec<ReceivedFrame>,
     calls: Vec<Incoming>,
@@ -118,6 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             watch: Watch::new(keepalive),
             timer: Box::pin(tokio::time::sleep(keepalive.interval)),
             listens: true,
+            handed_over: false,
             phase: Phase::Running,
             frames: Vec::new(),
             calls: Vec::new(),
@@ -133,6 +136,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             let written = self.write(cx)?;
             let read = if self.listens { self.read(cx)? } else { Progress::Blocked };
             if let (Progress::Blocked, Progress::Blocked) = (written, read) {
+                if std::mem::take(&mut self.handed_over) {
+                    cx.waker().wake_by_ref();
+                }
                 return Ok(());
             }
         }
@@ -187,6 +193,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         for incoming in self.calls.drain(..) {
             server.router.dispatch(&carrier, self.connection.info(), incoming, &mut inline);
         }
+        self.handed_over |= inline.has_handed_over();
     }
 
     /// Writes what was pushed, and waits for more or for the stream to take more.
