@@ -243,10 +243,6 @@ impl Future for Driver {
                 }
             }
         }
-        if this.client.turn(&mut this.woken, |turn| turn.is_done()) {
-            this.fail(&Failure::new("the caller was dropped"));
-            return Poll::Ready(());
-        }
         let (client, server) = (&this.client, &this.server);
         let idle = [client, server].map(|side| {
             side.turn(&mut this.woken, |turn| {
@@ -254,6 +250,11 @@ impl Future for Driver {
                 turn.link().is_empty()
             })
         });
+        // Asked only now that whoever drops the caller finds a task to wake.
+        if this.client.turn(&mut this.woken, |turn| turn.is_done()) {
+            this.fail(&Failure::new("the caller was dropped"));
+            return Poll::Ready(());
+        }
         if idle.contains(&false) {
             cx.waker().wake_by_ref();
         }
