@@ -54,9 +54,11 @@ impl Pair {
         let opens = sent.header.kind == Kind::Open;
         let seat = call.seat(role);
         if opens && refuses {
+            self.saw("a refused call");
             return false;
         }
         if (!opens && !seat.open) || seat.deaf {
+            self.saw("a part of a call that is over");
             return false;
         }
         if held + part.cost() > budget {
@@ -70,6 +72,7 @@ impl Pair {
                     seat.close();
                 }
             }
+            self.saw("a full budget");
             return false;
         }
         if opens {
@@ -82,6 +85,9 @@ impl Pair {
             }
         }
         seat.inbox.push_back(Expected { later, ..part });
+        if later.is_some() {
+            self.saw("a late body");
+        }
         opens
     }
 

@@ -4,7 +4,7 @@
 //! with what the model says. [`Pair::check`] compares the rest: sums, windows, counts, and that nobody sleeps who has
 //! something to do.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub(crate) struct Pair {
     pub(crate) failed: bool,
     bodies: u64,
     tags: u32,
+    /// How often what is worth seeing was seen.
+    pub(crate) seen: BTreeMap<&'static str, usize>,
 }
 
 const OVER: &str = "status Cancelled the call is over";
@@ -53,6 +55,7 @@ impl Pair {
             failed: false,
             bodies: 0,
             tags: 0,
+            seen: BTreeMap::new(),
         }
     }
 
@@ -69,6 +72,10 @@ impl Pair {
             Role::Client => (&mut self.client, &mut self.server, call),
             Role::Server => (&mut self.server, &mut self.client, call),
         }
+    }
+
+    pub(super) fn saw(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
     }
 
     fn tag(&mut self) -> String {
@@ -102,6 +109,7 @@ impl Pair {
             }
             Err(OpenError::Busy) => {
                 assert!(open >= limit || !has_room, "busy with {open} calls of {limit}, room: {has_room}");
+                self.saw(if has_room { "no free call" } else { "no room for a call" });
                 return false;
             }
             Err(OpenError::Invalid(error)) => {
@@ -163,6 +171,7 @@ impl Pair {
             assert_eq!(sent, Poll::Pending, "window {}, room {has_room}", seat.window);
             seat.writes = (pieces.head, pieces.end.is_some());
             seat.writer.park();
+            self.saw(if has_room { "a closed window" } else { "no room for a message" });
             return false;
         }
         assert_eq!(sent, Poll::Ready(Ok(())), "window {}, room {has_room}", seat.window);
@@ -188,6 +197,7 @@ impl Pair {
     pub(crate) fn read(&mut self, role: Role, call: usize) -> bool {
         let (side, _, call) = self.both(role, call);
         let (id, began) = (call.id, side.link.frames.len());
+        let mut ended = None;
         let seat = call.seat(role);
         let waker = seat.reader.task.waker();
         let found = side.session.poll_receive(&mut side.link, id, &waker);
@@ -230,9 +240,16 @@ impl Pair {
                         "nothing is lost on a call that went well"
                     );
                 }
+                ended = end.split(' ').next().map(str::to_owned);
             }
         }
         assert!(call.seat(role).ends_seen <= 1, "a call ends once");
+        match ended.as_deref() {
+            Some("ok") => self.saw("a good end"),
+            Some("status") => self.saw("a status"),
+            Some("not") => self.saw("not sent"),
+            _ => {}
+        }
         true
     }
 
