@@ -317,9 +317,11 @@ impl Pair {
             return false;
         }
         let (id, number, body) = side.landing.swap_remove(pick % side.landing.len());
+        let awaited = side.session.awaits(id, number);
         side.session.handle_landed(id, number, body);
         let call = self.ids[&id];
         let waits = self.calls[call].seat(role).inbox.iter_mut().find(|part| part.later == Some(number));
+        assert_eq!(awaited, waits.is_some(), "a body is awaited while its part is");
         if let Some(part) = waits {
             part.later = None;
         }
