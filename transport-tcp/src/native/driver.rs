@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::BufMut;
 use byway_runtime::connection::Connection;
 use byway_runtime::dispatch::{Inline, Router};
-use byway_runtime::link::Body;
+use byway_runtime::link::{Body, Link};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Event, Failure, Incoming};
 use byway_runtime::stream::{Inbox, Outbox, ReceivedFrame, empty_slices};
@@ -241,11 +241,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 // This side is not listening because of its own handlers.
                 self.watch.note_heard();
             }
-            let next = match self.watch.fired() {
+            let delivered = self.delivered();
+            let next = match self.watch.fired(delivered) {
                 Due::Wait(next) => next,
                 Due::Ping(next) => {
-                    self.connection.turn(&mut self.woken, |turn| turn.ping());
+                    let question = self.connection.turn(&mut self.woken, |turn| {
+                        turn.ping();
+                        turn.link().position()
+                    });
                     self.run(cx)?;
+                    let delivered = self.delivered();
+                    self.watch.note_asked(question, delivered);
                     next
                 }
                 Due::Dead => return Err(Failure::new("the peer is silent and does not answer a ping")),
@@ -253,6 +259,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             self.timer.as_mut().reset(Instant::now() + next);
         }
         Ok(())
+    }
+
+    /// The position up to which bytes were written.
+    fn delivered(&mut self) -> u64 {
+        let writing = self.writing.len();
+        self.connection.turn(&mut self.woken, |turn| {
+            if turn.link().note_unwritten(writing) {
+                turn.made_room();
+            }
+            turn.link().delivered()
+        })
     }
 
     /// Moves a server that was told to drain towards its end.
@@ -290,14 +307,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if over { Err(Failure::new("this side closed it")) } else { Ok(()) }
     }
 
-    /// Ends the connection's calls; what was already pushed is still written.
+    /// Ends the connection's calls. What waits is still written when the peer is told why, which comes after it, and by
+    /// a server, whose replies may be wanted. Otherwise a client drops it: its calls end as never sent and begin again
+    /// elsewhere, so not one of them may arrive.
     fn begin_closing(&mut self, failure: Failure) {
-        let writing = self.writing.len();
+        let (writing, drops) = (&mut self.writing, self.server.is_none() && !failure.is_told());
         self.connection.turn(&mut self.woken, |turn| {
-            turn.link().note_unwritten(writing);
-            let delivered = turn.link().delivered();
+            turn.link().note_unwritten(writing.len());
+            let mut delivered = turn.link().delivered();
             if failure.is_told() {
+                delivered = turn.link().position();
                 turn.say_goodbye(&failure);
+            }
+            if drops {
+                *writing = Segments::default();
+                turn.link().take(writing);
+                *writing = Segments::default();
             }
             turn.fail(&failure, delivered);
         });

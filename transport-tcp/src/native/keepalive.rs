@@ -1,7 +1,8 @@
 //! Whether the peer is still there.
 //!
-//! Owns when to ask and when to give up, without a clock of its own: it is told when its timer fired and whether
-//! anything was heard since. Nothing is measured per frame.
+//! Owns when to ask and when to give up, without a clock of its own: it is told when its timer fired, whether anything was
+//! heard since, and how far writing has come. A peer that is busy reading what comes before the question has not been
+//! asked yet. Nothing is measured per frame.
 
 use std::time::Duration;
 
@@ -35,12 +36,21 @@ pub(super) enum Due {
 pub(super) struct Watch {
     keepalive: Keepalive,
     heard: bool,
-    asked: bool,
+    asked: Option<Asked>,
+}
+
+/// A question that was pushed.
+#[derive(Debug)]
+struct Asked {
+    /// The link's position after it.
+    question: u64,
+    /// How far writing had come at the last look.
+    delivered: u64,
 }
 
 impl Watch {
     pub(super) fn new(keepalive: Keepalive) -> Self {
-        Self { keepalive, heard: true, asked: false }
+        Self { keepalive, heard: true, asked: None }
     }
 
     /// Something came from the peer, or this side chose not to listen.
@@ -48,16 +58,25 @@ impl Watch {
         self.heard = true;
     }
 
-    pub(super) fn fired(&mut self) -> Due {
+    /// The timer fired, and writing has come as far as `delivered`.
+    pub(super) fn fired(&mut self, delivered: u64) -> Due {
         if std::mem::take(&mut self.heard) {
-            self.asked = false;
+            self.asked = None;
             return Due::Wait(self.keepalive.interval);
         }
-        if self.asked {
-            return Due::Dead;
+        match &mut self.asked {
+            None => Due::Ping(self.keepalive.timeout),
+            Some(asked) if asked.delivered < asked.question && asked.delivered < delivered => {
+                asked.delivered = delivered;
+                Due::Wait(self.keepalive.timeout)
+            }
+            Some(_) => Due::Dead,
         }
-        self.asked = true;
-        Due::Ping(self.keepalive.timeout)
+    }
+
+    /// The question was pushed up to position `question`, and writing has come as far as `delivered`.
+    pub(super) fn note_asked(&mut self, question: u64, delivered: u64) {
+        self.asked = Some(Asked { question, delivered });
     }
 }
 
@@ -65,23 +84,47 @@ impl Watch {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_silent_peer_is_asked_once_and_then_given_up() {
+    fn watch() -> (Watch, Due, Due) {
         let keepalive = Keepalive::default();
         let mut watch = Watch::new(keepalive);
-        assert_eq!(watch.fired(), Due::Wait(keepalive.interval));
-        assert_eq!(watch.fired(), Due::Ping(keepalive.timeout));
-        assert_eq!(watch.fired(), Due::Dead);
+        assert_eq!(watch.fired(0), Due::Wait(keepalive.interval));
+        (watch, Due::Ping(keepalive.timeout), Due::Wait(keepalive.timeout))
+    }
+
+    #[test]
+    fn a_silent_peer_is_asked_once_and_then_given_up() {
+        let (mut watch, ping, _) = watch();
+        assert_eq!(watch.fired(0), ping);
+        watch.note_asked(20, 20);
+        assert_eq!(watch.fired(500), Due::Dead, "whatever was written after the question");
     }
 
     #[test]
     fn any_sign_of_life_starts_over() {
-        let keepalive = Keepalive::default();
-        let mut watch = Watch::new(keepalive);
-        watch.fired();
-        assert_eq!(watch.fired(), Due::Ping(keepalive.timeout));
+        let (mut watch, ping, _) = watch();
+        assert_eq!(watch.fired(0), ping);
+        watch.note_asked(20, 20);
         watch.note_heard();
-        assert_eq!(watch.fired(), Due::Wait(keepalive.interval));
-        assert_eq!(watch.fired(), Due::Ping(keepalive.timeout), "and is asked again when silent again");
+        assert_eq!(watch.fired(20), Due::Wait(Keepalive::default().interval));
+        assert_eq!(watch.fired(20), ping, "and is asked again when silent again");
+    }
+
+    #[test]
+    fn a_peer_that_still_reads_what_comes_before_the_question_has_time() {
+        let (mut watch, ping, wait) = watch();
+        assert_eq!(watch.fired(0), ping);
+        watch.note_asked(1000, 100);
+        assert_eq!(watch.fired(500), wait);
+        assert_eq!(watch.fired(1000), wait, "the question has just left");
+        assert_eq!(watch.fired(2000), Due::Dead);
+    }
+
+    #[test]
+    fn a_peer_that_stops_reading_before_the_question_is_given_up() {
+        let (mut watch, ping, wait) = watch();
+        assert_eq!(watch.fired(0), ping);
+        watch.note_asked(1000, 100);
+        assert_eq!(watch.fired(500), wait);
+        assert_eq!(watch.fired(500), Due::Dead);
     }
 }
