@@ -33,7 +33,9 @@ impl fmt::Display for Listening {
 
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _file: SocketFile },
+    // The file goes first: while the socket still listens, a successor that binds the path makes a file of its own, which
+    // must not be the one that is removed.
+    Unix { _file: SocketFile, listener: UnixListener },
 }
 
 /// A stream of either kind.
