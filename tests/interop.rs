@@ -182,7 +182,7 @@ async fn a_stock_client_has_an_interceptor() {
 #[tokio::test]
 async fn a_stock_server_answers_stock_and_byways_clients() {
     in_time(async {
-        let served = serve(Server::builder().add_tower_service(StockServer::new(Mirror))).await;
+        let served = serve(Server::builder().add_tower_service(StockServer::new(Mirror::default()))).await;
         all_four_kinds(StockClient::new(served.channel().await)).await;
 
         let client = pb::echo_client::EchoClient::new(served.channel().await);
@@ -209,6 +209,29 @@ async fn a_stock_server_answers_stock_and_byways_clients() {
             Request::new(request("a")),
         );
         assert_eq!(status.await.expect_err("a failure").code(), Code::Unimplemented);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upload_that_was_cut_off_does_not_look_complete_to_a_stock_server() {
+    in_time(async {
+        let (uploads, mut ends) = tokio::sync::mpsc::unbounded_channel();
+        let mirror = Mirror { uploads: Some(uploads) };
+        let served = serve(Server::builder().add_tower_service(StockServer::new(mirror))).await;
+        let client = pb::echo_client::EchoClient::new(served.channel().await);
+        {
+            let requests = tokio_stream::once(pb::EchoRequest::default()).chain(tokio_stream::pending());
+            let mut cut_off = std::pin::pin!(client.collect(requests));
+            // The server finds the call and its end in one read, and runs the handler after both.
+            assert!(std::future::poll_fn(|cx| Poll::Ready(cut_off.as_mut().poll(cx))).await.is_pending());
+        }
+        client.unary(pb::EchoRequest::default()).await.expect("a reply");
+        // It may have been dropped, or told that its caller has gone.
+        assert!(!matches!(ends.try_recv(), Ok(Ok(()))));
+
+        client.collect(tokio_stream::empty()).await.expect("a reply");
+        assert!(matches!(ends.recv().await, Some(Ok(()))), "a complete one does");
     })
     .await;
 }
@@ -348,7 +371,7 @@ async fn a_layered_service_sees_every_call() {
 async fn a_layer_may_be_put_around_a_service_by_hand() {
     in_time(async {
         let calls = Arc::new(AtomicUsize::new(0));
-        let layered = Counting { inner: StockServer::new(Mirror), calls: Arc::clone(&calls) };
+        let layered = Counting { inner: StockServer::new(Mirror::default()), calls: Arc::clone(&calls) };
         let served = serve(Server::builder().add_tower_service(layered)).await;
         let mut client = StockClient::new(served.channel().await);
         let reply = client.unary(text("a")).await.expect("a reply");

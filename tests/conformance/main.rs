@@ -49,6 +49,9 @@ fn main() -> ExitCode {
         Box::leak(Box::new(PATHS.iter().map(|path| (path.name, AtomicUsize::new(0))).collect()));
     let mut trials = Vec::new();
     for path in PATHS {
+        for (name, _) in path.unsupported {
+            assert!(cases().iter().any(|case| case.name == *name), "{name} is no case");
+        }
         for case in cases() {
             if path.unsupported.iter().any(|(name, _)| *name == case.name) {
                 continue;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use byway::{Channel, ServerBuilder};
 use byway_test_support::stock::test::v1::echo_server::Echo;
 use byway_test_support::stock::test::v1::{EchoReply, EchoRequest};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -40,7 +41,11 @@ impl Drop for Served {
 }
 
 /// Sends back what it gets.
-pub(crate) struct Mirror;
+#[derive(Default)]
+pub(crate) struct Mirror {
+    /// Where to say how uploads ended, as their handler sees it.
+    pub(crate) uploads: Option<UnboundedSender<Result<(), Status>>>,
+}
 
 type Replies = Pin<Box<dyn Stream<Item = Result<EchoReply, Status>> + Send>>;
 
@@ -61,7 +66,13 @@ impl Echo for Mirror {
 
     async fn collect(&self, request: Request<Streaming<EchoRequest>>) -> Result<Response<EchoReply>, Status> {
         let (mut requests, mut all) = (request.into_inner(), EchoReply::default());
-        while let Some(request) = requests.message().await? {
+        loop {
+            let request = requests.message().await;
+            if let (Ok(None) | Err(_), Some(uploads)) = (&request, &self.uploads) {
+                let ended = request.as_ref().map(|_| ()).map_err(Status::clone);
+                uploads.send(ended).expect("the test listens");
+            }
+            let Some(request) = request? else { break };
             all.text.push_str(&reply(request, 0).await?.text);
         }
         Ok(Response::new(all))
