@@ -27,13 +27,12 @@ const LIMITS: Limits =
 /// What an inbox may keep for frames that are not whole: its buffer and, once, its replacement.
 const MEMORY: usize = 2 * (64 << 10);
 
+/// `PROPTEST_CASES` and `PROPTEST_RNG_SEED` ask for more cases and for others.
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        failure_persistence: None,
-        rng_seed: RngSeed::Fixed(19),
-        ..ProptestConfig::default()
-    }
+    let asked = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { asked.cases } else { cases };
+    let rng_seed = if asked.rng_seed == RngSeed::Random { RngSeed::Fixed(19) } else { asked.rng_seed };
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..asked }
 }
 
 /// Puts `bytes` in, in pieces of these sizes, and takes out what comes, as a driver would.
