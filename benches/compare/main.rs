@@ -7,6 +7,7 @@
 mod closed_loop;
 mod cpu;
 mod options;
+mod pages;
 mod paths;
 mod peer;
 mod report;

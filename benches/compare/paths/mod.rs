@@ -15,6 +15,7 @@ use bytes::Bytes;
 
 use crate::Failure;
 use crate::closed_loop::{self, Samples};
+use crate::pages::Pages;
 use crate::workload::{Budget, Workload};
 
 /// The time that each call is given, with `Request::set_timeout`, on every path that knows deadlines.
@@ -112,7 +113,11 @@ pub(crate) struct Payload(Bytes);
 impl Payload {
     fn new(len: usize) -> Self {
         // No period of a power of two, so that pieces in the wrong order are noticed.
-        Self((0..len).map(|at| (at % 251) as u8).collect())
+        let mut memory = Pages::zeroed(len);
+        for (at, byte) in memory.iter_mut().enumerate() {
+            *byte = (at % 251) as u8;
+        }
+        Self(memory.freeze())
     }
 
     /// Up to this size all bytes are compared; of more, which would take part of the time that is measured, the ends.

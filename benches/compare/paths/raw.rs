@@ -5,7 +5,6 @@
 //! the client sends them in one write and waits for all of them, which no framework reaches with independent callers.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Payload;
 use crate::closed_loop::Samples;
+use crate::pages::Pages;
 use crate::workload::Budget;
 use crate::{Failure, peer};
 
@@ -38,48 +38,6 @@ async fn answer(mut stream: TcpStream) -> io::Result<()> {
         let whole = received.next_messages(&mut stream).await?;
         stream.write_all(whole).await?;
         received.forget_messages();
-    }
-}
-
-/// Memory that begins where a page does.
-///
-/// The kernel copies between sockets and it with `rep movsb`, which processors of today slow down tenfold when the target
-/// is 1 to 31 bytes past the source, modulo 4096. A socket's memory begins at a page as well; that of a large `Vec`
-/// begins 16 bytes past one, which would make 1 MiB take twice as long.
-struct Pages {
-    memory: Vec<u8>,
-    start: usize,
-}
-
-impl Pages {
-    const PAGE: usize = 4096;
-
-    fn zeroed(len: usize) -> Self {
-        let mut memory = vec![0; len + Self::PAGE];
-        let start = memory.as_ptr().align_offset(Self::PAGE);
-        memory.truncate(start + len);
-        Self { memory, start }
-    }
-
-    /// A copy with room for `len` bytes.
-    fn grown(&self, len: usize) -> Self {
-        let mut grown = Self::zeroed(len);
-        grown[..self.len()].copy_from_slice(self);
-        grown
-    }
-}
-
-impl Deref for Pages {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.memory[self.start..]
-    }
-}
-
-impl DerefMut for Pages {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..]
     }
 }
 
