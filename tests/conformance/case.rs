@@ -26,7 +26,7 @@ const HANGS: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    pub(crate) story: fn(&'static Path) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+    pub(crate) story: fn(&'static Path) -> Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// The cases that these functions are.
@@ -162,12 +162,13 @@ impl World {
         assert_eq!(reply.get_ref().text, "still here");
     }
 
-    /// Waits until the handler of the call with this name was dropped, if it began at all.
-    pub(crate) async fn gone_if_begun(&mut self, name: &str) {
+    /// Waits until the handler of the call with this name was dropped, if it began at all, and says whether it did.
+    pub(crate) async fn gone_if_begun(&mut self, name: &str) -> bool {
         let (began, dropped) = (Event::Began(name.to_owned()), Event::Dropped(name.to_owned()));
         let seen = self.journal.unread();
         if seen.contains(&began) && !seen.contains(&dropped) {
             self.journal.until(dropped).await;
         }
+        seen.contains(&began)
     }
 }

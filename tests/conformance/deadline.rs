@@ -4,17 +4,18 @@
 
 use std::time::Duration;
 
-use byway::{Code, Request};
+use byway::{Code, Request, Response, Status, Streaming};
 use byway_test_support::reference::Event;
-use byway_test_support::test::v1::EchoRequest;
+use byway_test_support::test::v1::{EchoReply, EchoRequest};
 use tokio_stream::StreamExt;
 
-use crate::case::{all, ask, cases, code, next, payload, text, until_failure, upload};
-use crate::path::{Path, Setup};
+use crate::case::{all, ask, cases, code, payload, text, until_failure, upload};
+use crate::path::{Path, Setup, World};
 
 cases![
     deadline_on_both_sides,
     the_server_keeps_the_deadline_by_itself,
+    the_client_keeps_the_deadline_by_itself,
     the_handler_sees_the_time_left,
     without_a_deadline_the_handler_sees_none,
     the_handler_of_a_stream_sees_the_time_left,
@@ -32,6 +33,41 @@ cases![
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_secs(1000);
 
+/// Tells a story in which something must happen before the deadline, with later and later ones until it does.
+async fn with_growing_timeouts(story: impl AsyncFn(Duration) -> bool) {
+    for timeout in [SHORT, SHORT * 10, SHORT * 100] {
+        if story(timeout).await {
+            return;
+        }
+    }
+    panic!("nothing happened before the deadline, however late it was");
+}
+
+/// Shows that a call ends at its deadline, and its handler with it. A slow machine may need a later one for the handler
+/// to begin at all.
+async fn ends_on_both_sides(path: &'static Path, name: &str, call: impl AsyncFn(&World, Duration)) {
+    for timeout in [SHORT, SHORT * 10, SHORT * 100] {
+        let mut world = path.open(Setup { timeout: Some(timeout), ..Setup::default() }).await;
+        call(&world, timeout).await;
+        let client = world.client();
+        client.unary(within(LONG, Request::new(text("still here")))).await.expect("a reply");
+        if world.gone_if_begun(name).await {
+            return;
+        }
+    }
+    panic!("the handler did not begin before the deadline, however late it was");
+}
+
+/// The replies to a call before its deadline.
+async fn until_deadline(call: Result<Response<Streaming<EchoReply>>, Status>) -> usize {
+    let (replies, status) = match call {
+        Ok(response) => until_failure(response).await,
+        Err(status) => (Vec::new(), status),
+    };
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    replies.len()
+}
+
 fn within<T>(timeout: Duration, mut request: Request<T>) -> Request<T> {
     request.set_timeout(timeout);
     request
@@ -42,12 +78,12 @@ fn endless() -> EchoRequest {
 }
 
 async fn deadline_on_both_sides(path: &'static Path) {
-    let mut world = path.open(Setup::default()).await;
-    let call = world.client();
-    let status = call.unary(within(SHORT, Request::new(endless()))).await.expect_err("a failure");
-    assert_eq!(status.code(), Code::DeadlineExceeded);
-    world.journal.until(Event::Dropped("unary".to_owned())).await;
-    world.still_works().await;
+    ends_on_both_sides(path, "unary", async |world, timeout| {
+        let call = world.client();
+        let status = call.unary(within(timeout, Request::new(endless()))).await.expect_err("a failure");
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+    })
+    .await;
 }
 
 async fn the_server_keeps_the_deadline_by_itself(path: &'static Path) {
@@ -58,6 +94,34 @@ async fn the_server_keeps_the_deadline_by_itself(path: &'static Path) {
     let status = crate::policy::outcome(call).await.expect_err("a failure");
     assert_eq!(status.code(), Code::DeadlineExceeded);
     world.still_works().await;
+}
+
+async fn the_client_keeps_the_deadline_by_itself(path: &'static Path) {
+    let world = path.open(Setup::default()).await;
+    let reported = Request::new(EchoRequest { report_deadline: true, ..EchoRequest::default() });
+    let reply = crate::policy::timeless(&world).unary(within(LONG, reported)).await.expect("a reply");
+    assert_eq!(reply.get_ref().text, "none", "the server does not know");
+
+    ends_on_both_sides(path, "unary", async |world, timeout| {
+        let client = crate::policy::timeless(world);
+        assert_eq!(
+            code(client.unary(within(timeout, Request::new(endless()))).await),
+            Code::DeadlineExceeded
+        );
+    })
+    .await;
+    ends_on_both_sides(path, "expand", async |world, timeout| {
+        let client = crate::policy::timeless(world);
+        let replies = client.expand(within(timeout, Request::new(endless()))).await;
+        assert_eq!(until_deadline(replies).await, 0);
+    })
+    .await;
+    ends_on_both_sides(path, "collect", async |world, timeout| {
+        let client = crate::policy::timeless(world);
+        let requests = Request::new(tokio_stream::pending());
+        assert_eq!(code(client.collect(within(timeout, requests)).await), Code::DeadlineExceeded);
+    })
+    .await;
 }
 
 async fn the_handler_sees_the_time_left(path: &'static Path) {
@@ -100,16 +164,14 @@ async fn a_deadline_that_has_passed_reaches_no_handler(path: &'static Path) {
 }
 
 async fn a_channel_has_a_default_timeout(path: &'static Path) {
-    let mut world = path.open(Setup { timeout: Some(SHORT), ..Setup::default() }).await;
-    assert_eq!(code(world.client().unary(endless()).await), Code::DeadlineExceeded);
-    world.journal.until(Event::Dropped("unary".to_owned())).await;
-    let replies = world.client().expand(endless()).await;
-    let code = match replies {
-        Err(status) => status.code(),
-        Ok(response) => until_failure(response).await.1.code(),
-    };
-    assert_eq!(code, Code::DeadlineExceeded);
-    world.journal.until(Event::Dropped("expand".to_owned())).await;
+    ends_on_both_sides(path, "unary", async |world, _| {
+        assert_eq!(code(world.client().unary(endless()).await), Code::DeadlineExceeded);
+    })
+    .await;
+    ends_on_both_sides(path, "expand", async |world, _| {
+        assert_eq!(until_deadline(world.client().expand(endless()).await).await, 0);
+    })
+    .await;
 }
 
 async fn a_timeout_of_the_call_beats_the_default_one(path: &'static Path) {
@@ -124,34 +186,38 @@ async fn a_timeout_of_the_call_beats_the_default_one(path: &'static Path) {
 
 async fn a_deadline_ends_a_stream(path: &'static Path) {
     let mut world = path.open(Setup::default()).await;
-    let request = ask(EchoRequest { count: 9, ..text("some") }, &[("hold-after", "2")]);
-    let replies = world.client().expand(within(SHORT, request)).await.expect("replies");
-    let (replies, status) = until_failure(replies).await;
-    assert_eq!((replies.len(), status.code()), (2, Code::DeadlineExceeded));
+    let client = world.client();
+    with_growing_timeouts(async |timeout| {
+        let request = ask(EchoRequest { count: 9, ..text("some") }, &[("hold-after", "2")]);
+        until_deadline(client.expand(within(timeout, request)).await).await == 2
+    })
+    .await;
     world.journal.until(Event::Dropped("expand".to_owned())).await;
     world.still_works().await;
 }
 
 async fn a_deadline_ends_an_upload(path: &'static Path) {
-    let mut world = path.open(Setup::default()).await;
-    let (requests, stream) = upload();
-    requests.send(text("only one")).expect("the call is not yet open");
-    let failed = world.client().collect(within(SHORT, Request::new(stream))).await;
-    assert_eq!(code(failed), Code::DeadlineExceeded);
-    requests.closed().await;
-    world.journal.until(Event::Dropped("collect".to_owned())).await;
-    world.still_works().await;
+    ends_on_both_sides(path, "collect", async |world, timeout| {
+        let (requests, stream) = upload();
+        requests.send(text("only one")).expect("the call is not yet open");
+        let failed = world.client().collect(within(timeout, Request::new(stream))).await;
+        assert_eq!(code(failed), Code::DeadlineExceeded);
+        requests.closed().await;
+    })
+    .await;
 }
 
 async fn a_deadline_ends_a_chat(path: &'static Path) {
     let mut world = path.open(Setup::default()).await;
-    let (requests, stream) = upload();
-    let replies = world.client().chat(within(SHORT, Request::new(stream))).await.expect("replies");
-    let mut replies = replies.into_inner();
-    requests.send(text("in time")).expect("the call is open");
-    assert_eq!(next(&mut replies).await.text, "in time");
-    assert_eq!(code(replies.message().await), Code::DeadlineExceeded);
-    requests.closed().await;
+    let client = world.client();
+    with_growing_timeouts(async |timeout| {
+        let (requests, stream) = upload();
+        requests.send(text("in time")).expect("the call is not yet open");
+        let replies = until_deadline(client.chat(within(timeout, Request::new(stream))).await).await;
+        requests.closed().await;
+        replies == 1
+    })
+    .await;
     world.journal.until(Event::Dropped("chat".to_owned())).await;
     world.still_works().await;
 }

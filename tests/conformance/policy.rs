@@ -58,6 +58,29 @@ pub(crate) async fn outcome(call: Call) -> Result<(), Status> {
     }
 }
 
+/// Hides from the server that there is a deadline.
+struct Timeless(AnyPath);
+
+impl Invoke for Timeless {
+    fn start(
+        &self,
+        head: &RequestHead<'_>,
+        message: Option<&dyn Encode>,
+        end: bool,
+    ) -> Result<Call, StartError> {
+        self.0.start(&RequestHead { timeout: None, ..*head }, message, end)
+    }
+
+    fn ready(&self) -> ReadyFuture<'_> {
+        self.0.ready()
+    }
+}
+
+/// A client whose servers know no deadlines.
+pub(crate) fn timeless(world: &World) -> EchoClient<impl Invoke + use<>> {
+    EchoClient::new(Timeless(Arc::clone(&world.channel)))
+}
+
 // ---- Interceptors ----
 
 async fn an_interceptor_adds_metadata_to_every_kind_of_call(path: &'static Path) {
