@@ -102,7 +102,7 @@ impl ChannelBuilder {
     /// What this side accepts.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
-        self.options.limits = limits;
+        self.options.limits = limits.acceptable();
         self
     }
 

@@ -96,7 +96,7 @@ impl ServerBuilder {
     /// What each connection accepts.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
-        self.options.limits = limits;
+        self.options.limits = limits.acceptable();
         self
     }
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header};
@@ -330,16 +330,12 @@ impl http_body::Body for ResponseBody {
                     End::Outcome(Err(status)) | End::NotSent(status) => Err(status),
                 }));
             }
-            match exchange.call.poll_reply(cx) {
-                Poll::Ready(part) => this.pending = part,
-                Poll::Pending => {
-                    if !this.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
-                        return Poll::Pending;
-                    }
-                    this.exchange = None;
-                    return Poll::Ready(Some(Err(Deadline::status())));
-                }
+            // First, since a peer that always has more must not carry the call past its deadline.
+            if this.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+                this.exchange = None;
+                return Poll::Ready(Some(Err(Deadline::status())));
             }
+            this.pending = ready!(exchange.call.poll_reply(cx));
         }
     }
 }

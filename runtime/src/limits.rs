@@ -9,7 +9,7 @@ pub struct Limits {
     /// Largest message, in bytes. Default 64 MiB. A service's own limit (4 MiB as in tonic, unless set) is
     /// checked on top of it.
     pub max_message: u32,
-    /// Largest head of a frame (path and metadata), in bytes. Default 16 KiB, at most 65,535.
+    /// Largest head of a frame (path and metadata), in bytes. Default 16 KiB, at least 256, at most 65,535.
     pub max_head: u16,
     /// Calls that the peer may have open at once. Default 1,024, at most 65,535. A client's is zero: nobody calls it.
     pub max_calls: u16,
@@ -19,6 +19,22 @@ pub struct Limits {
     /// Bytes received on one connection and not yet taken by their reader, over all calls. Default 256 MiB. Beyond it
     /// calls end with `RESOURCE_EXHAUSTED`. Not sent to the peer.
     pub receive_budget: u64,
+}
+
+/// Least limit for heads, in bytes: room for every control frame and for a short status.
+pub(crate) const MIN_HEAD: u16 = 256;
+
+impl Limits {
+    /// The same limits with values that no peer would accept raised to the least that one does.
+    #[must_use]
+    pub fn acceptable(self) -> Self {
+        Self {
+            max_message: self.max_message.max(1),
+            max_head: self.max_head.max(MIN_HEAD),
+            window: self.window.max(1),
+            ..self
+        }
+    }
 }
 
 impl Default for Limits {

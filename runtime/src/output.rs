@@ -167,17 +167,14 @@ impl Segments {
         self.len == 0
     }
 
-    /// Appends what `encode` writes.
+    /// Appends what `encode` writes. When it panics, nothing is appended.
     pub fn append(&mut self, encode: impl FnOnce(&mut Output<'_>)) {
-        let before = self.memory.len();
-        let mut output = Output {
-            memory: Memory::Growing(&mut self.memory),
-            inserts: Some(&mut self.inserts),
-            inserted: 0,
-        };
+        let mut rollback = Rollback::new(&mut self.memory, &mut self.inserts);
+        let mut output =
+            Output { memory: Memory::Growing(rollback.memory), inserts: Some(rollback.inserts), inserted: 0 };
         encode(&mut output);
         let inserted = output.inserted;
-        self.len += self.memory.len() - before + inserted;
+        self.len += rollback.keep() + inserted;
     }
 
     /// What to write next, piece by piece, in order. None is empty.
@@ -231,6 +228,35 @@ impl Segments {
         if self.memory.capacity() > KEEP_CAPACITY {
             self.memory = Vec::new();
         }
+    }
+}
+
+/// Takes back what was appended, unless it is kept: half a frame would spoil everything behind it.
+struct Rollback<'a> {
+    memory: &'a mut Vec<u8>,
+    inserts: &'a mut VecDeque<Insert>,
+    memory_len: usize,
+    inserts_len: usize,
+}
+
+impl<'a> Rollback<'a> {
+    fn new(memory: &'a mut Vec<u8>, inserts: &'a mut VecDeque<Insert>) -> Self {
+        Self { memory_len: memory.len(), inserts_len: inserts.len(), memory, inserts }
+    }
+
+    /// Keeps everything; returns by how much the memory grew.
+    fn keep(&mut self) -> usize {
+        let grown = self.memory.len() - self.memory_len;
+        self.memory_len = self.memory.len();
+        self.inserts_len = self.inserts.len();
+        grown
+    }
+}
+
+impl Drop for Rollback<'_> {
+    fn drop(&mut self) {
+        self.memory.truncate(self.memory_len);
+        self.inserts.truncate(self.inserts_len);
     }
 }
 
@@ -312,6 +338,22 @@ mod tests {
         output.put_u8(2);
         assert_eq!((output.filled(), output.inserted()), (REFERENCE_MIN + 2, 0));
         assert_eq!(memory, [&[1], &large[..], &[2]].concat());
+    }
+
+    #[test]
+    fn a_panic_within_a_frame_leaves_what_was_there_before() {
+        let mut segments = Segments::default();
+        segments.append(|out| out.put_slice(b"whole"));
+        let half = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            segments.append(|out| {
+                out.put_slice(b"ha");
+                out.insert(Bytes::from_static(b"lf"));
+                panic!("while encoding");
+            });
+        }));
+        assert!(half.is_err());
+        assert_eq!(flatten(&segments), b"whole");
+        assert_eq!(segments.len(), 5);
     }
 
     #[test]

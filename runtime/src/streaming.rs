@@ -121,14 +121,13 @@ impl<S: Source> MessageBody<S> {
                 Some(End::Outcome(Err(status)) | End::NotSent(status)) => return self.fail(status),
                 None => {}
             }
-            match source.poll_part(cx) {
-                Poll::Ready(part) => self.pending = part,
-                Poll::Pending => {
-                    let Some(timer) = &mut self.timer else { return Poll::Pending };
-                    ready!(timer.as_mut().poll(cx));
-                    return self.fail(Deadline::status());
-                }
+            // First, since a peer that always has more must not carry the call past its deadline.
+            if let Some(timer) = &mut self.timer
+                && timer.as_mut().poll(cx).is_ready()
+            {
+                return self.fail(Deadline::status());
             }
+            self.pending = ready!(source.poll_part(cx));
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::limits::Limits;
+use crate::limits::{Limits, MIN_HEAD};
 
 /// What every byway connection begins with.
 pub const MAGIC: [u8; 8] = *b"BYWAY\r\n\0";
@@ -144,8 +144,8 @@ impl Hello {
         if oldest > VERSION || version < VERSION {
             return Err(HelloError::Version { oldest, newest: version });
         }
-        if max_message == 0 || window == 0 || max_head == 0 {
-            return Err(HelloError::Invalid("a limit of zero"));
+        if max_message == 0 || window == 0 || max_head < MIN_HEAD {
+            return Err(HelloError::Invalid("a limit of zero, or of less than 256 bytes for heads"));
         }
         let limits = Limits { max_message, max_head, max_calls, window, receive_budget: u64::MAX };
         Ok(Some(Self { version, oldest, limits, refused: false, extension }))
