@@ -86,16 +86,13 @@ impl Slots {
         !self.free.is_empty() || self.slots.len() < usize::from(max_calls)
     }
 
-    /// As a client: the id of the next call. The caller goes on to [`insert`](Self::insert) it.
+    /// As a client: the id of the next call. Nothing is taken until the caller [`insert`](Self::insert)s it.
     pub(super) fn reserve(&mut self, max_calls: u16) -> Option<CallId> {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None if self.slots.len() < usize::from(max_calls) => {
-                self.slots.push(Slot::default());
-                (self.slots.len() - 1) as u16
-            }
-            None => return None,
-        };
+        if self.free.is_empty() && self.slots.len() < usize::from(max_calls) {
+            self.free.push(self.slots.len() as u16);
+            self.slots.push(Slot::default());
+        }
+        let slot = *self.free.last()?;
         Some(CallId::new(slot, next(self.slots[usize::from(slot)].generation)))
     }
 
@@ -119,6 +116,7 @@ impl Slots {
 
     /// Opens a call in a slot that was reserved or advanced.
     pub(super) fn insert(&mut self, id: CallId, open: Open) {
+        self.free.pop_if(|slot| *slot == id.slot());
         let slot = &mut self.slots[usize::from(id.slot())];
         slot.generation = id.generation();
         slot.open = Some(open);

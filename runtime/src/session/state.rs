@@ -197,6 +197,9 @@ impl Session {
         if let Some((_, len)) = message {
             send_window.charge(cost(len));
         }
+        let began = link.position();
+        // Before anything is noted of the call: encoding runs the caller's code, which may panic.
+        link.push(&Frame::new(Kind::Open, flags, id, Some((head, head_len)), message));
         self.slots.insert(
             id,
             Open {
@@ -204,7 +207,7 @@ impl Session {
                 receive: Half::AwaitHead,
                 send_window,
                 receive_window: ReceiveWindow::new(self.local.window),
-                began: link.position(),
+                began,
                 held: 0,
                 deaf: false,
                 in_crowd: false,
@@ -213,7 +216,6 @@ impl Session {
                 observer: None,
             },
         );
-        link.push(&Frame::new(Kind::Open, flags, id, Some((head, head_len)), message));
         Ok(id)
     }
 
