@@ -15,6 +15,8 @@
 //! arrive in the order in which they were sent; a reader that does not read holds back its own sender only; nothing
 //! that a peer sends makes memory grow past the limits.
 
+mod arrivals;
+mod callers;
 mod error;
 mod frame;
 mod half;
