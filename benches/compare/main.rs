@@ -35,6 +35,10 @@ fn main() -> ExitCode {
         Ok(Request::Serve(path)) => peer::serve(path),
         Ok(Request::Measure(options)) => measure_all(&options),
         Ok(Request::List) => Ok(()),
+        Ok(Request::Help) => {
+            println!("{}", options::USAGE);
+            Ok(())
+        }
         Err(error) => {
             eprintln!("compare: {error}\n\n{}", options::USAGE);
             return ExitCode::from(2);

@@ -22,6 +22,7 @@ pub(crate) enum Request {
     Measure(Options),
     /// Name the tests in this binary, of which there are none.
     List,
+    Help,
 }
 
 pub(crate) struct Options {
@@ -59,6 +60,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Request, Strin
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "--bench" => {}
+            "--help" | "-h" => return Ok(Request::Help),
             "--quick" => options.effort = Effort::Quick,
             "--only" => options.only.push(value()?.parse()?),
             "--json" => options.json = Some(value()?.into()),
