@@ -136,6 +136,18 @@ async fn a_stock_client_gets_deadline_exceeded() {
         assert_eq!(status.code(), Code::DeadlineExceeded);
         journal.until(Event::Dropped("expand".to_owned())).await;
 
+        let mut request = Request::new(stock::EchoRequest { count: u32::MAX, ..text("without a pause") });
+        request.set_timeout(SHORT);
+        let mut replies = client.expand(request).await.expect("replies").into_inner();
+        let status = loop {
+            match replies.message().await {
+                Ok(reply) => assert!(reply.is_some(), "it has no end"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        journal.until(Event::Dropped("expand".to_owned())).await;
+
         let mut request = Request::new(stock::EchoRequest { report_deadline: true, ..text("") });
         request.set_timeout(Duration::from_secs(1000));
         let left: u64 =

@@ -23,6 +23,7 @@ cases![
     a_channel_has_a_default_timeout,
     a_timeout_of_the_call_beats_the_default_one,
     a_deadline_ends_a_stream,
+    a_deadline_ends_a_stream_that_never_pauses,
     a_deadline_ends_an_upload,
     a_deadline_ends_a_chat,
     a_deadline_ends_a_wait_for_a_free_call,
@@ -194,6 +195,19 @@ async fn a_deadline_ends_a_stream(path: &'static Path) {
     .await;
     world.journal.until(Event::Dropped("expand".to_owned())).await;
     world.still_works().await;
+}
+
+async fn a_deadline_ends_a_stream_that_never_pauses(path: &'static Path) {
+    ends_on_both_sides(path, "expand", async |world, timeout| {
+        let request = EchoRequest { count: u32::MAX, ..payload(100) };
+        until_deadline(world.client().expand(within(timeout, Request::new(request))).await).await;
+    })
+    .await;
+    ends_on_both_sides(path, "chat", async |world, timeout| {
+        let requests = Request::new(tokio_stream::iter(std::iter::repeat_with(|| payload(100))));
+        until_deadline(world.client().chat(within(timeout, requests)).await).await;
+    })
+    .await;
 }
 
 async fn a_deadline_ends_an_upload(path: &'static Path) {
