@@ -42,7 +42,7 @@ async fn refusal_of(hello: &[u8]) -> String {
 #[test]
 fn garbage_is_cut_off() {
     story(async {
-        let garbage: Vec<u8> = (0..2000u32).map(|n| (n * 7919 >> 3) as u8).collect();
+        let garbage: Vec<u8> = (0..2000u32).map(|n| ((n * 7919) >> 3) as u8).collect();
         assert!(answer_to(&garbage).await.is_empty());
     });
 }

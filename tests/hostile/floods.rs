@@ -20,9 +20,10 @@ fn a_peer_that_never_reads_holds_back_its_calls_and_is_cut_off() {
         let client = server.client().await;
         served_during(&client, async {
             let mut raw = Raw::greeted(&server.text()).await;
-            for slot in 0..CALLS {
-                raw.send(&request(call(slot, 1), "Expand", ENDLESS)).await;
-            }
+            // Together, since the server stops reading as soon as its replies are not read.
+            let calls: Vec<u8> =
+                (0..CALLS).flat_map(|slot| request(call(slot, 1), "Expand", ENDLESS)).collect();
+            raw.send(&calls).await;
             server.probe.entered(CALLS.into()).await;
             // Cut off, and nothing of its calls is left.
             server.probe.gone(CALLS.into()).await;

@@ -2,6 +2,7 @@
 //!
 //! Owns the bytes of hellos and frames, written down a second time from docs/wire.md and not taken from the product,
 //! and [`Raw`], a socket that sends and reads them.
+#![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::io;
 
@@ -91,6 +92,12 @@ pub(crate) struct Received {
 pub(crate) struct Raw(pub(crate) TcpStream);
 
 impl Raw {
+    /// As a server: exchanges hellos.
+    pub(crate) async fn welcome(&mut self) {
+        assert_eq!(self.read_hello().await, None);
+        self.send(&good_hello()).await;
+    }
+
     pub(crate) async fn connect(address: &str) -> Self {
         Self(soon(TcpStream::connect(address)).await.expect("the server accepts"))
     }

@@ -68,14 +68,6 @@ impl Drop for Scripted {
     }
 }
 
-impl Raw {
-    /// As a server: exchanges hellos.
-    async fn welcome(&mut self) {
-        assert_eq!(self.read_hello().await, None);
-        self.send(&good_hello()).await;
-    }
-}
-
 /// Why a channel does not connect to a server that sends `bytes` first, and closes.
 async fn reason_after(bytes: Vec<u8>) -> String {
     let bytes: Arc<[u8]> = bytes.into();

@@ -36,6 +36,8 @@ pub(crate) enum Workload {
     Spin(Duration),
     /// Computes for so many rounds.
     Work(u64),
+    /// Keeps its thread for this long, but no processor.
+    Sleep(Duration),
 }
 
 /// Computes.
@@ -109,6 +111,7 @@ impl Echo for Noted {
                 }
             }
             "work" => work(request.busy_us.into()),
+            "sleep" => std::thread::sleep(Duration::from_micros(request.busy_us.into())),
             "block" => self.0.gate.pass(),
             _ => {}
         }
@@ -245,6 +248,7 @@ fn request(workload: Workload) -> EchoRequest {
         Workload::Wait => ("wait", 0),
         Workload::Spin(duration) => ("spin", duration.as_micros() as u32),
         Workload::Work(rounds) => ("work", rounds as u32),
+        Workload::Sleep(duration) => ("sleep", duration.as_micros() as u32),
     };
     EchoRequest { text: text.into(), busy_us, ..EchoRequest::default() }
 }

@@ -8,4 +8,7 @@ mod harness;
 mod in_flight;
 mod paths;
 mod proxy;
+#[path = "../hostile/raw.rs"]
+mod raw;
+mod refused;
 mod returning;
