@@ -1,5 +1,7 @@
 //! What a server makes of frames that break the protocol, and of connections that end in the middle of one.
 
+use std::time::Duration;
+
 use byway::{Limits, Server};
 use tokio::io::AsyncWriteExt;
 
@@ -191,6 +193,28 @@ fn a_client_that_says_goodbye_takes_its_calls_with_it() {
         raw.until_cut().await;
         served(&server.client().await).await;
         server.stop().await;
+    });
+}
+
+#[test]
+fn a_client_that_ignores_the_drain_is_told_and_cut_off_when_its_time_is_over() {
+    story(async {
+        let mut server = Running::with(Server::builder().drain_timeout(Duration::from_millis(500))).await;
+        let mut raw = Raw::greeted(&server.text()).await;
+        raw.send(&request(call(0, 1), "Unary", b"\x12\x04hold")).await;
+        server.probe.entered(1).await;
+        server.drain();
+        assert_eq!(raw.next_frame().await.expect("it is told").kind, DRAIN);
+        raw.send(&request(call(1, 1), "Unary", b"")).await;
+        let refused = raw.next_frame().await.expect("an answer");
+        assert_eq!((refused.kind, refused.call, &refused.head[..]), (RESET, call(1, 1), &[1][..]));
+        let ended = raw.next_frame().await.expect("its time is over");
+        assert_eq!((ended.kind, ended.flags, ended.call), (DATA, END, call(0, 1)));
+        assert_eq!(ended.head[0], byway::Code::Unavailable as u8);
+        server.probe.gone(1).await;
+        assert_eq!(raw.closing_words().await, "the server is shutting down");
+        server.ended().await;
+        assert_eq!(server.probe.executed(), 1);
     });
 }
 
