@@ -10,9 +10,9 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
@@ -22,6 +22,7 @@ use crate::client::{Outgoing, Upload, deadline, end, send, start};
 use crate::codec::Encoded;
 use crate::context::CallContext;
 use crate::deadline::{Deadline, TIMEOUT_HEADER, format_timeout};
+use crate::framing::{Messages, framed};
 use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part};
 use crate::method::MethodDescriptor;
 use crate::server::{Direct, Handling, ServerCall};
@@ -29,12 +30,6 @@ use crate::session::Metadata;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type HttpFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, BoxError>> + Send>>;
-
-/// Bytes before each message: a compression flag and a length.
-const PREFIX_LEN: usize = 5;
-
-/// A message up to this size is copied behind its prefix, a larger one is a frame of its own.
-const JOIN_MAX: usize = 4096;
 
 // ---- A tower service as a handler ----
 
@@ -337,141 +332,5 @@ impl http_body::Body for ResponseBody {
             }
             this.pending = ready!(exchange.call.poll_reply(cx));
         }
-    }
-}
-
-// ---- gRPC's framing of messages in a body ----
-
-/// A message behind its prefix: one frame, or two when it is large.
-fn framed(message: Bytes) -> impl Iterator<Item = Bytes> {
-    let mut prefix =
-        BytesMut::with_capacity(PREFIX_LEN + if message.len() <= JOIN_MAX { message.len() } else { 0 });
-    prefix.put_u8(0);
-    prefix.put_u32(message.len() as u32);
-    let rest = if message.len() <= JOIN_MAX {
-        prefix.put(message);
-        None
-    } else {
-        Some(message)
-    };
-    std::iter::once(prefix.freeze()).chain(rest)
-}
-
-/// The messages in a body.
-struct Messages {
-    body: Body,
-    /// What was read and not yet returned: the pieces of less than one message, or whole ones.
-    pieces: VecDeque<Bytes>,
-    buffered: usize,
-    trailers: Option<HeaderMap>,
-    ended: bool,
-}
-
-impl Messages {
-    fn new(body: Body) -> Self {
-        let ended = body.is_end_stream();
-        Self { body, pieces: VecDeque::new(), buffered: 0, trailers: None, ended }
-    }
-
-    /// The next message, or `None` at the end of the body.
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        loop {
-            if let Some(message) = self.take_message()? {
-                return Poll::Ready(Ok(Some(message)));
-            }
-            if self.ended {
-                return Poll::Ready(match self.buffered {
-                    0 => Ok(None),
-                    _ => Err(Status::internal("the body ended within a message")),
-                });
-            }
-            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else { return Poll::Pending };
-            match frame.transpose()?.map(Frame::into_data) {
-                None => self.ended = true,
-                Some(Ok(data)) => {
-                    self.buffered += data.len();
-                    self.pieces.push_back(data);
-                }
-                Some(Err(other)) => {
-                    self.trailers = other.into_trailers().ok();
-                    self.ended = true;
-                }
-            }
-        }
-    }
-
-    /// The first message, if it can be had without waiting, and whether it is all there is: a unary request is then one
-    /// frame.
-    async fn ready_now(&mut self) -> Result<(Option<Bytes>, bool), Status> {
-        poll_fn(|cx| {
-            let first = match self.poll_message(cx) {
-                Poll::Pending => return Poll::Ready(Ok((None, false))),
-                Poll::Ready(Err(status)) => return Poll::Ready(Err(status)),
-                Poll::Ready(Ok(None)) => return Poll::Ready(Ok((None, true))),
-                Poll::Ready(Ok(Some(first))) => first,
-            };
-            if !self.ended && self.buffered == 0 {
-                // Whatever comes next stays where it is: only the end is looked for.
-                if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-                    match frame.transpose() {
-                        Err(status) => return Poll::Ready(Err(status)),
-                        Ok(None) => self.ended = true,
-                        Ok(Some(frame)) => match frame.into_data() {
-                            Ok(data) => {
-                                self.buffered += data.len();
-                                self.pieces.push_back(data);
-                            }
-                            Err(_) => self.ended = true,
-                        },
-                    }
-                }
-            }
-            Poll::Ready(Ok((Some(first), self.ended && self.buffered == 0)))
-        })
-        .await
-    }
-
-    fn take_message(&mut self) -> Result<Option<Bytes>, Status> {
-        if self.buffered < PREFIX_LEN {
-            return Ok(None);
-        }
-        let mut prefix = [0; PREFIX_LEN];
-        let mut seen = self.pieces.iter().flat_map(|piece| piece.iter());
-        prefix.fill_with(|| seen.next().copied().unwrap_or_default());
-        let [flag, len @ ..] = prefix;
-        if flag != 0 {
-            return Err(Status::unimplemented(
-                "compressed messages do not travel over byway's own framing: turn send_compressed off on this side",
-            ));
-        }
-        let len = u32::from_be_bytes(len) as usize;
-        if self.buffered < PREFIX_LEN + len {
-            return Ok(None);
-        }
-        self.take(PREFIX_LEN);
-        Ok(Some(self.take(len)))
-    }
-
-    /// The next `len` bytes, which are there; without a copy when one piece holds them.
-    fn take(&mut self, len: usize) -> Bytes {
-        self.buffered -= len;
-        while self.pieces.front().is_some_and(Bytes::is_empty) {
-            self.pieces.pop_front();
-        }
-        if let Some(front) = self.pieces.front_mut()
-            && front.len() >= len
-        {
-            return front.split_to(len);
-        }
-        let mut joined = BytesMut::with_capacity(len);
-        while joined.len() < len {
-            let Some(mut piece) = self.pieces.pop_front() else { break };
-            let part = piece.split_to(piece.len().min(len - joined.len()));
-            joined.put(part);
-            if !piece.is_empty() {
-                self.pieces.push_front(piece);
-            }
-        }
-        joined.freeze()
     }
 }

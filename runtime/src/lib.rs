@@ -15,6 +15,7 @@ pub mod connection;
 mod context;
 mod deadline;
 pub mod dispatch;
+mod framing;
 mod intercept;
 mod invoke;
 mod limits;
