@@ -20,11 +20,7 @@ fn main() -> ExitCode {
 /// Runs the workspace's tests; further arguments go to `cargo test`.
 fn test(args: Vec<String>) -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    match Command::new(cargo)
-        .args(["test", "--workspace"])
-        .args(args)
-        .status()
-    {
+    match Command::new(cargo).args(["test", "--workspace"]).args(args).status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
