@@ -14,7 +14,7 @@ use std::time::Duration;
 use byway_runtime::adapter::{self, ResponseBody};
 use byway_runtime::connection::Caller;
 use byway_runtime::stream::Outbox;
-use byway_runtime::{Call, Encode, Invoke, Limits, ReadyFuture, StartError, session::RequestHead};
+use byway_runtime::{Call, Invoke, Limits, NewCall, ReadyFuture, StartError};
 use byway_tcp::native::{Keepalive, Options};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -290,14 +290,9 @@ impl Inner {
 }
 
 impl Invoke for Channel {
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError> {
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
         let Some(connection) = self.inner.connection() else { return Err(StartError::Busy) };
-        match connection.start(head, message, end) {
+        match connection.start(call) {
             Err(StartError::Closed(status)) => {
                 self.inner.lost(&connection, &status);
                 Err(StartError::Busy)

@@ -18,10 +18,10 @@ use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tower_service::Service;
 
-use crate::client::{Outgoing, Upload, deadline, end, send, start};
+use crate::client::{Outgoing, TimeLimit, Upload, end, send, start};
 use crate::codec::Encoded;
 use crate::context::CallContext;
-use crate::deadline::{Deadline, TIMEOUT_HEADER, format_timeout};
+use crate::deadline::{TIMEOUT_HEADER, format_timeout};
 use crate::framing::{Messages, framed};
 use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part};
 use crate::method::MethodDescriptor;
@@ -219,27 +219,15 @@ pub async fn call<I: Invoke>(
 ) -> Result<http::Response<ResponseBody>, Status> {
     let (parts, body) = request.into_parts();
     let mut metadata = MetadataMap::from_headers(parts.headers);
-    let deadline = deadline(&invoke, &mut metadata)?;
-    let head = Outgoing { path: parts.uri.path(), deadline, metadata: &metadata };
-    let mut timer = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at())));
-    let begun = async {
-        let mut messages = Messages::new(body);
-        let (first, ended) = messages.ready_now().await?;
-        let first = first.map(Encoded);
-        let mut call =
-            start(&invoke, &head, first.as_ref().map(|first| first as &dyn crate::Encode), ended).await?;
-        let upload = (!ended).then(|| upload(call.by_ref(), messages));
-        let first = poll_fn(|cx| call.poll_reply(cx)).await;
-        Ok((call, upload, first))
-    };
-    let mut begun = std::pin::pin!(begun);
-    let (call, upload, mut first) = poll_fn(|cx| match begun.as_mut().poll(cx) {
-        Poll::Pending if timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) => {
-            Poll::Ready(Err(Deadline::status()))
-        }
-        poll => poll,
-    })
-    .await?;
+    let limit = TimeLimit::take(&invoke, &mut metadata)?;
+    let mut head = Outgoing { path: parts.uri.path(), limit, metadata: &metadata };
+    let mut messages = Messages::new(body);
+    let (first, ended) = messages.ready_now().await?;
+    let first = first.map(Encoded);
+    let first = first.as_ref().map(|first| first as &dyn crate::Encode);
+    let mut call = start(&invoke, &mut head, first, ended).await?;
+    let upload = (!ended).then(|| upload(call.by_ref(), messages));
+    let mut first = poll_fn(|cx| call.poll_reply(cx)).await;
     let headers = match (first.head.take(), first.end.take_if(|_| first.message.is_none())) {
         (None, Some(End::Outcome(Err(status)) | End::NotSent(status))) => return Err(status),
         (head, end) => {
@@ -251,7 +239,6 @@ pub async fn call<I: Invoke>(
         exchange: Some(Exchange { call, _upload: upload }),
         pending: first,
         frames: VecDeque::new(),
-        timer,
     });
     *response.version_mut() = http::Version::HTTP_2;
     *response.headers_mut() = headers;
@@ -287,7 +274,6 @@ pub struct ResponseBody {
     exchange: Option<Exchange>,
     pending: Inbound,
     frames: VecDeque<Bytes>,
-    timer: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 impl std::fmt::Debug for ResponseBody {
@@ -324,11 +310,6 @@ impl http_body::Body for ResponseBody {
                     }
                     End::Outcome(Err(status)) | End::NotSent(status) => Err(status),
                 }));
-            }
-            // First, since a peer that always has more must not carry the call past its deadline.
-            if this.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
-                this.exchange = None;
-                return Poll::Ready(Some(Err(Deadline::status())));
             }
             this.pending = ready!(exchange.call.poll_reply(cx));
         }

@@ -1,10 +1,11 @@
 //! What generated clients call: the four kinds of calls, above whatever carries them.
 //!
-//! Owns a client's policy: deadlines, size limits, retries of what was never sent, cardinality. Invariant: a call is
+//! Owns a client's policy: time limits (what carries a call keeps its deadline), size limits, retries of what was never sent, cardinality. Invariant: a call is
 //! sent a second time only when the first was never sent. Never: knows a transport.
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Extensions;
 use prost::Message;
@@ -15,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::codec::{Encode, decode};
 use crate::deadline::Deadline;
-use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part, StartError};
+use crate::invoke::{Call, CallRef, End, Inbound, Invoke, NewCall, Part, StartError};
 use crate::limits::DEFAULT_MAX_DECODING;
 use crate::method::MethodDescriptor;
 use crate::session::{Metadata, RequestHead};
@@ -71,20 +72,18 @@ pub async fn unary<I: Invoke, Req: Message, Rep: Message + Default>(
 ) -> Result<Response<Rep>, Status> {
     let (mut metadata, _, message) = request.into_parts();
     options.check_request(&message)?;
-    let deadline = deadline(invoke, &mut metadata)?;
-    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
-    within(deadline, async {
-        let mut resends = 0;
-        loop {
-            let mut call = start(invoke, &head, Some(&message), true).await?;
-            match single_reply(&mut call, options.decoding_limit()).await {
-                Err(Ended::NotSent(_)) if resends < RESENDS => resends += 1,
-                Err(ended) => return Err(ended.into_status()),
-                Ok(response) => return Ok(response),
-            }
+    let limit = TimeLimit::take(invoke, &mut metadata)?;
+    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+    let mut resends = 0;
+    loop {
+        let mut call = start(invoke, &mut request, Some(&message), true).await?;
+        match single_reply(&mut call, options.decoding_limit()).await {
+            Err(Ended::NotSent(_)) if resends < RESENDS => resends += 1,
+            Err(ended) => return Err(ended.into_status()),
+            Ok(response) => return Ok(response),
         }
-    })
-    .await
+        request.has_waited();
+    }
 }
 
 /// Many requests, one reply.
@@ -103,14 +102,11 @@ where
     Rep: Message + Default,
 {
     let (mut metadata, _, messages) = request.into_parts();
-    let deadline = deadline(invoke, &mut metadata)?;
-    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
-    within(deadline, async {
-        let mut call = start(invoke, &head, None, false).await?;
-        let _upload = Upload::spawn(call.by_ref(), messages, options);
-        single_reply(&mut call, options.decoding_limit()).await.map_err(Ended::into_status)
-    })
-    .await
+    let limit = TimeLimit::take(invoke, &mut metadata)?;
+    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+    let mut call = start(invoke, &mut request, None, false).await?;
+    let _upload = Upload::spawn(call.by_ref(), messages, options);
+    single_reply(&mut call, options.decoding_limit()).await.map_err(Ended::into_status)
 }
 
 /// One request, many replies.
@@ -125,20 +121,18 @@ pub async fn server_streaming<I: Invoke, Req: Message, Rep: Message + Default + 
 ) -> Result<Response<Streaming<Rep>>, Status> {
     let (mut metadata, _, message) = request.into_parts();
     options.check_request(&message)?;
-    let deadline = deadline(invoke, &mut metadata)?;
-    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
-    within(deadline, async {
-        let mut resends = 0;
-        loop {
-            let call = start(invoke, &head, Some(&message), true).await?;
-            match many_replies(Replies { call, _upload: None }, deadline, options).await {
-                Err(Ended::NotSent(_)) if resends < RESENDS => resends += 1,
-                Err(ended) => return Err(ended.into_status()),
-                Ok(response) => return Ok(response),
-            }
+    let limit = TimeLimit::take(invoke, &mut metadata)?;
+    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+    let mut resends = 0;
+    loop {
+        let call = start(invoke, &mut request, Some(&message), true).await?;
+        match many_replies(Replies { call, _upload: None }, options).await {
+            Err(Ended::NotSent(_)) if resends < RESENDS => resends += 1,
+            Err(ended) => return Err(ended.into_status()),
+            Ok(response) => return Ok(response),
         }
-    })
-    .await
+        request.has_waited();
+    }
 }
 
 /// Many requests, many replies.
@@ -157,15 +151,11 @@ where
     Rep: Message + Default + 'static,
 {
     let (mut metadata, _, messages) = request.into_parts();
-    let deadline = deadline(invoke, &mut metadata)?;
-    let head = Outgoing { path: method.path(), deadline, metadata: &metadata };
-    within(deadline, async {
-        let call = start(invoke, &head, None, false).await?;
-        let upload = Upload::spawn(call.by_ref(), messages, options);
-        let replies = Replies { call, _upload: Some(upload) };
-        many_replies(replies, deadline, options).await.map_err(Ended::into_status)
-    })
-    .await
+    let limit = TimeLimit::take(invoke, &mut metadata)?;
+    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+    let call = start(invoke, &mut request, None, false).await?;
+    let upload = Upload::spawn(call.by_ref(), messages, options);
+    many_replies(Replies { call, _upload: Some(upload) }, options).await.map_err(Ended::into_status)
 }
 
 /// How a call ended that has no reply.
@@ -188,50 +178,72 @@ impl From<Status> for Ended {
     }
 }
 
-/// The deadline that the request names, or the default one of what carries it.
-pub(crate) fn deadline<I: Invoke + ?Sized>(
-    invoke: &I,
-    metadata: &mut MetadataMap,
-) -> Result<Option<Deadline>, Status> {
-    let named = Deadline::take(metadata)?;
-    Ok(named.or_else(|| invoke.default_timeout().and_then(Deadline::after)))
+/// How long a call may take, and until when that is.
+#[derive(Clone, Copy)]
+pub(crate) struct TimeLimit {
+    timeout: Duration,
+    deadline: Deadline,
 }
 
-/// Drops `call`, and with it cancels the call, when the deadline passes.
-pub(crate) async fn within<T>(
-    deadline: Option<Deadline>,
-    call: impl Future<Output = Result<T, Status>>,
-) -> Result<T, Status> {
-    match deadline {
-        None => call.await,
-        Some(deadline) => {
-            tokio::time::timeout_at(deadline.at(), call).await.unwrap_or_else(|_| Err(Deadline::status()))
-        }
+impl TimeLimit {
+    /// The limit that the request names, or the default one of what carries it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` when the request names none that gRPC knows.
+    pub(crate) fn take<I: Invoke + ?Sized>(
+        invoke: &I,
+        metadata: &mut MetadataMap,
+    ) -> Result<Option<Self>, Status> {
+        let timeout = Deadline::take(metadata)?.or_else(|| invoke.default_timeout());
+        Ok(timeout.and_then(|timeout| Some(Self { timeout, deadline: Deadline::after(timeout)? })))
     }
 }
 
 /// What a request says beside its messages, before it is known when it is sent.
 pub(crate) struct Outgoing<'a> {
     pub(crate) path: &'a str,
-    pub(crate) deadline: Option<Deadline>,
+    pub(crate) limit: Option<TimeLimit>,
     pub(crate) metadata: &'a MetadataMap,
 }
 
-/// Starts a call as soon as there is something to carry it.
+impl Outgoing<'_> {
+    /// Some of its time has passed.
+    fn has_waited(&mut self) {
+        if let Some(limit) = &mut self.limit {
+            limit.timeout = limit.deadline.remaining();
+        }
+    }
+}
+
+/// Starts a call as soon as there is something to carry it, for the task that then polls it.
 pub(crate) async fn start<I: Invoke + ?Sized>(
     invoke: &I,
-    request: &Outgoing<'_>,
+    request: &mut Outgoing<'_>,
     message: Option<&dyn Encode>,
     end: bool,
 ) -> Result<Call, Status> {
     loop {
-        let timeout = request.deadline.map(|deadline| deadline.remaining());
-        let head = RequestHead { path: request.path, timeout, metadata: request.metadata };
-        match invoke.start(&head, message, end) {
-            Ok(call) => return Ok(call),
-            Err(StartError::Busy) => invoke.ready().await?,
-            Err(StartError::Closed(status) | StartError::Failed(status)) => return Err(status),
+        let timeout = request.limit.map(|limit| limit.timeout);
+        let deadline = request.limit.map(|limit| limit.deadline);
+        // In less than what the wire can say no call is made, not even to the server that would refuse it.
+        if timeout.is_some_and(|timeout| timeout < Duration::from_micros(1)) {
+            return Err(Deadline::status());
         }
+        let head = RequestHead { path: request.path, timeout, metadata: request.metadata };
+        let started = poll_fn(|cx| {
+            let waker = Some(cx.waker());
+            Poll::Ready(invoke.start(&NewCall { head, deadline, message, end, waker }))
+        });
+        match (started.await, deadline) {
+            (Ok(call), _) => return Ok(call),
+            (Err(StartError::Busy), None) => invoke.ready().await?,
+            (Err(StartError::Busy), Some(deadline)) => {
+                let ready = tokio::time::timeout_at(deadline.at(), invoke.ready()).await;
+                ready.unwrap_or_else(|_| Err(Deadline::status()))?;
+            }
+            (Err(StartError::Closed(status) | StartError::Failed(status)), _) => return Err(status),
+        }
+        request.has_waited();
     }
 }
 
@@ -272,7 +284,6 @@ async fn single_reply<Rep: Message + Default>(call: &mut Call, limit: usize) -> 
 
 async fn many_replies<Rep: Message + Default + 'static>(
     mut replies: Replies,
-    deadline: Option<Deadline>,
     options: CallOptions,
 ) -> Result<Response<Streaming<Rep>>, Ended> {
     let mut first = poll_fn(|cx| replies.call.poll_reply(cx)).await;
@@ -285,7 +296,7 @@ async fn many_replies<Rep: Message + Default + 'static>(
             _ => return Err(Status::internal("the reply began without initial metadata").into()),
         },
     };
-    let parts = StreamingParts { source: replies, first, deadline, limit: options.decoding_limit() };
+    let parts = StreamingParts { source: replies, first, limit: options.decoding_limit() };
     Ok(Response::from_parts(metadata.into_map(), parts.into_replies(), Extensions::new()))
 }
 

@@ -10,16 +10,17 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tonic::Status;
 
-use crate::codec::Encode;
 use crate::context::ConnectionInfo;
-use crate::invoke::{Call, CallRef, Carrier, Inbound, Invoke, Part, ReadyFuture, SendError, StartError};
+use crate::deadline::Deadline;
+use crate::invoke::{
+    Call, CallRef, Carrier, Inbound, Invoke, NewCall, Part, ReadyFuture, SendError, StartError,
+};
 use crate::limits::Limits;
 use crate::link::{Body, Link};
-use crate::session::{
-    CallId, ConnectionError, Event, Failure, Header, OpenError, RequestHead, Role, Session,
-};
+use crate::session::{CallId, ConnectionError, Event, Failure, Header, OpenError, Role, Session};
 
 /// One side of a connection.
 pub struct Connection<L: Link> {
@@ -183,6 +184,18 @@ impl<L: Link> Turn<'_, L> {
         self.state.session.awaits(id, number)
     }
 
+    /// When the next open call reaches its deadline, or earlier. The driver then calls
+    /// [`handle_deadlines`](Self::handle_deadlines).
+    pub fn next_deadline(&self) -> Option<Deadline> {
+        self.state.session.next_deadline()
+    }
+
+    /// Ends the calls whose deadlines have passed at `now`.
+    pub fn handle_deadlines(&mut self, now: Instant) {
+        let State { session, link, .. } = &mut *self.state;
+        session.handle_deadlines(link, now);
+    }
+
     /// Wakes senders: the link has room again.
     pub fn made_room(&mut self) {
         let State { session, link, .. } = &mut *self.state;
@@ -286,14 +299,12 @@ impl<L: Link> Drop for Caller<L> {
 }
 
 impl<L: Link> Invoke for Caller<L> {
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError> {
-        match self.0.operate(|session, link| session.open(link, head, message, end)) {
-            Ok(id) => Ok(Call::new(CallRef::new(Arc::clone(&self.0) as Arc<dyn Carrier>, id))),
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
+        match self.0.operate(|session, link| session.open(link, call)) {
+            Ok(id) => {
+                Ok(Call::new(CallRef::new(Arc::clone(&self.0) as Arc<dyn Carrier>, id))
+                    .awaited_by(call.waker))
+            }
             Err(OpenError::Busy) => Err(StartError::Busy),
             Err(OpenError::Closed(status)) => Err(StartError::Closed(status)),
             Err(OpenError::Invalid(error)) => Err(StartError::Failed(error.status())),

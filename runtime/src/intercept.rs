@@ -4,8 +4,7 @@ use tonic::metadata::MetadataMap;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use crate::codec::Encode;
-use crate::invoke::{Call, Invoke, ReadyFuture, StartError};
+use crate::invoke::{Call, Invoke, NewCall, ReadyFuture, StartError};
 use crate::session::RequestHead;
 
 /// Passes the metadata of every call through an interceptor before it is sent.
@@ -29,14 +28,10 @@ where
     T: Invoke,
     F: Interceptor + Clone + Send + Sync,
 {
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError> {
-        let metadata = self.intercept(head.metadata.clone()).map_err(StartError::Failed)?;
-        self.inner.start(&RequestHead { metadata: &metadata, ..*head }, message, end)
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
+        let metadata = self.intercept(call.head.metadata.clone()).map_err(StartError::Failed)?;
+        let head = RequestHead { metadata: &metadata, ..call.head };
+        self.inner.start(&NewCall { head, ..*call })
     }
 
     fn ready(&self) -> ReadyFuture<'_> {

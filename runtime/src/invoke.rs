@@ -3,19 +3,20 @@
 //! Owns [`Invoke`] (begin a call), [`Carrier`] (go on with it) and [`Call`], the handle that both sides hold. Native
 //! connections implement them over a session and a link, HTTP/2 over its own streams. Heads, messages and outcomes
 //! pass here, never bytes of a protocol. Invariant: a call that is dropped before its end is cancelled, exactly once.
-//! Never: knows deadlines, retries or message types; those live above.
+//! Never: knows retries or message types; those live above.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use crate::codec::Encode;
+use crate::deadline::Deadline;
 use crate::session::{CallId, Metadata, Outcome, RequestHead};
 
 /// A part of a call that arrived. Any of its fields may be there; they apply in their order.
@@ -175,17 +176,47 @@ impl fmt::Debug for CallRef {
     }
 }
 
+/// A call that is to begin.
+#[derive(Clone, Copy)]
+pub struct NewCall<'a> {
+    /// What the client says.
+    pub head: RequestHead<'a>,
+    /// When the call ends with `DEADLINE_EXCEEDED`: `head.timeout` from now. What carries the call sees to it.
+    pub deadline: Option<Deadline>,
+    /// The first message, where it is known: a unary request is one part.
+    pub message: Option<&'a dyn Encode>,
+    /// Whether that is everything.
+    pub end: bool,
+    /// The task that the first reply is to wake, which saves its first poll.
+    pub waker: Option<&'a Waker>,
+}
+
+impl<'a> NewCall<'a> {
+    /// A call without deadline, message or end.
+    pub fn new(head: RequestHead<'a>) -> Self {
+        Self { head, deadline: None, message: None, end: false, waker: None }
+    }
+}
+
 /// One call, owned by whoever makes or answers it. Dropping it before its end cancels it.
 #[derive(Debug)]
 pub struct Call {
     call: CallRef,
     over: bool,
+    /// Whether the task that polls next is known to wait already.
+    awaited: bool,
 }
 
 impl Call {
     /// Takes on the duty to end `call`.
     pub fn new(call: CallRef) -> Self {
-        Self { call, over: false }
+        Self { call, over: false, awaited: false }
+    }
+
+    /// The same call, begun with the waker of the task that goes on to poll it.
+    pub(crate) fn awaited_by(mut self, waker: Option<&Waker>) -> Self {
+        self.awaited = waker.is_some();
+        self
     }
 
     /// The operations alone, for a second task. They keep working until this handle is dropped.
@@ -200,6 +231,9 @@ impl Call {
 
     /// As a client: takes the next part. The one with an end is the last.
     pub fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Inbound> {
+        if std::mem::take(&mut self.awaited) {
+            return Poll::Pending;
+        }
         let part = self.call.poll_receive(cx);
         if let Poll::Ready(Inbound { end: Some(_), .. }) = &part {
             self.over = true;
@@ -254,16 +288,11 @@ pub type ReadyFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + Sen
 
 /// What begins calls: a connection, a channel over many, an interceptor before either.
 pub trait Invoke: Send + Sync {
-    /// Begins a call, with its first message and its end where they are known: a unary request is one part.
+    /// Begins a call.
     ///
     /// # Errors
     /// See [`StartError`]; in every case nothing was sent.
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError>;
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError>;
 
     /// Waits until it is worth to [`start`](Self::start) again: for a connection, a free call, room in the link.
     ///
@@ -278,13 +307,8 @@ pub trait Invoke: Send + Sync {
 }
 
 impl<I: Invoke + ?Sized> Invoke for Arc<I> {
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError> {
-        (**self).start(head, message, end)
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
+        (**self).start(call)
     }
 
     fn ready(&self) -> ReadyFuture<'_> {

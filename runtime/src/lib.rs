@@ -9,6 +9,7 @@
 //! Users depend on the `byway` crate, which re-exports what they need from here.
 
 pub mod adapter;
+mod alarm;
 pub mod client;
 mod codec;
 pub mod connection;
@@ -28,12 +29,15 @@ pub mod session;
 pub mod stream;
 mod streaming;
 
+pub use alarm::Alarm;
 pub use client::CallOptions;
 pub use codec::{ALIAS_MIN, Encode, Encoded, decode};
 pub use context::{CallContext, ConnectionInfo, Endpoint};
 pub use deadline::{Deadline, TIMEOUT_HEADER, format_timeout, parse_timeout};
 pub use intercept::Intercepted;
-pub use invoke::{Call, CallRef, Carrier, End, Inbound, Invoke, Part, ReadyFuture, SendError, StartError};
+pub use invoke::{
+    Call, CallRef, Carrier, End, Inbound, Invoke, NewCall, Part, ReadyFuture, SendError, StartError,
+};
 pub use limits::{DEFAULT_MAX_DECODING, Limits};
 pub use method::{Idempotency, MethodDescriptor, MethodKind};
 #[doc(no_inline)]

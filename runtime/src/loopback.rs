@@ -14,6 +14,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
+use crate::alarm::Alarm;
 use crate::connection::{Caller, Connection};
 use crate::context::{ConnectionInfo, Endpoint};
 use crate::dispatch::{Inline, Router};
@@ -66,6 +67,7 @@ pub fn connect_until(router: Arc<Router>, options: Options, drain: Drain) -> Cal
         server,
         router,
         phase: Phase::Serving(drain),
+        deadlines: Alarm::new(),
         woken: Vec::new(),
     };
     tokio::spawn(driver);
@@ -79,6 +81,7 @@ struct Driver {
     to_client: Pipe,
     router: Arc<Router>,
     phase: Phase,
+    deadlines: Alarm,
     woken: Vec<Waker>,
 }
 
@@ -206,6 +209,17 @@ impl Driver {
         }
     }
 
+    /// Ends the calls whose deadlines have passed; whether there were any. Otherwise is woken for the next.
+    fn keep_deadlines(&mut self, cx: &mut Context<'_>) -> bool {
+        let next = self.client.turn(&mut self.woken, |turn| turn.next_deadline());
+        self.deadlines.set(next.map(|deadline| deadline.at()));
+        let fired = self.deadlines.poll(cx);
+        if fired {
+            self.client.turn(&mut self.woken, |turn| turn.handle_deadlines(Instant::now()));
+        }
+        fired
+    }
+
     fn dispatch(&self, calls: Vec<Incoming>) {
         let carrier: Arc<dyn Carrier> = Arc::clone(&self.server) as _;
         let mut inline = Inline::new();
@@ -255,7 +269,7 @@ impl Future for Driver {
             this.fail(&Failure::new("the caller was dropped"));
             return Poll::Ready(());
         }
-        if idle.contains(&false) {
+        if this.keep_deadlines(cx) || idle.contains(&false) {
             cx.waker().wake_by_ref();
         }
         Poll::Pending

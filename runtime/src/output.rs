@@ -95,6 +95,7 @@ impl<'a> Output<'a> {
 // SAFETY: `chunk_mut`, `advance_mut` and `remaining_mut` forward to the implementations that bytes has
 // for `Vec<u8>` and `&mut [u8]`, always of the same memory, so whatever they promise holds.
 unsafe impl BufMut for Output<'_> {
+    #[inline]
     fn remaining_mut(&self) -> usize {
         match &self.memory {
             Memory::Growing(memory) => memory.remaining_mut(),
@@ -102,6 +103,7 @@ unsafe impl BufMut for Output<'_> {
         }
     }
 
+    #[inline]
     unsafe fn advance_mut(&mut self, count: usize) {
         match &mut self.memory {
             // SAFETY: the caller has initialised `count` bytes of the chunk that `Vec` handed out.
@@ -114,6 +116,7 @@ unsafe impl BufMut for Output<'_> {
         }
     }
 
+    #[inline]
     fn chunk_mut(&mut self) -> &mut UninitSlice {
         match &mut self.memory {
             Memory::Growing(memory) => memory.chunk_mut(),
@@ -121,6 +124,7 @@ unsafe impl BufMut for Output<'_> {
         }
     }
 
+    #[inline]
     fn put<T: Buf>(&mut self, mut source: T) {
         // For a `Bytes` that is its only chunk, `copy_to_bytes` is a reference, not a copy.
         if source.remaining() >= REFERENCE_MIN && self.inserts.is_some() {
@@ -134,6 +138,15 @@ unsafe impl BufMut for Output<'_> {
         }
     }
 
+    #[inline]
+    fn put_u8(&mut self, byte: u8) {
+        match &mut self.memory {
+            Memory::Growing(memory) => memory.push(byte),
+            Memory::Fixed { .. } => self.put_slice(&[byte]),
+        }
+    }
+
+    #[inline]
     fn put_slice(&mut self, source: &[u8]) {
         match &mut self.memory {
             Memory::Growing(memory) => memory.extend_from_slice(source),

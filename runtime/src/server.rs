@@ -183,7 +183,7 @@ impl ServerCall {
         let end = self.ended.then(|| End::Outcome(Ok(Metadata::default())));
         let first = Inbound { head: None, message: self.message.take(), end };
         let limit = self.settings.decoding_limit();
-        let parts = StreamingParts { source: Requests(self.call.by_ref()), first, deadline: None, limit };
+        let parts = StreamingParts { source: Requests(self.call.by_ref()), first, limit };
         self.request(parts.into_requests())
     }
 

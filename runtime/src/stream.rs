@@ -19,8 +19,8 @@ use crate::session::{ConnectionError, Frame, HEADER_LEN, Header};
 /// costs little.
 const ROOM: usize = 1 << 20;
 
-/// Size of the buffer for small frames: what one read of a busy socket returns.
-const READ_BUFFER: usize = 64 << 10;
+/// Size of the buffer for small frames: what one read of a busy socket returns, and a message of 64 KiB whole.
+const READ_BUFFER: usize = 72 << 10;
 
 /// A body of at least this size that is not yet there gets memory of its own.
 pub(crate) const OWN_MEMORY_MIN: usize = 16 << 10;

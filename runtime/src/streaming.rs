@@ -5,7 +5,6 @@
 //! bytes, the decoder decodes the message where it landed. Size limits, which tonic would have checked on the frames,
 //! are checked here.
 
-use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +14,10 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use prost::Message;
-use tokio::time::Sleep;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 use tonic::{Status, Streaming};
 
 use crate::codec::decode;
-use crate::deadline::Deadline;
 use crate::invoke::{End, Inbound};
 
 /// A gRPC frame with an empty message.
@@ -36,7 +33,6 @@ pub(crate) struct StreamingParts<S> {
     pub(crate) source: S,
     /// A part that was taken from the source already.
     pub(crate) first: Inbound,
-    pub(crate) deadline: Option<Deadline>,
     /// Largest message, in bytes.
     pub(crate) limit: usize,
 }
@@ -57,11 +53,9 @@ impl<S: Source> StreamingParts<S> {
     fn split<T>(self, has_trailers: bool) -> (MessageBody<S>, InPlace<T>) {
         let handoff = Arc::new(Mutex::new(None));
         let decoder = InPlace { handoff: Arc::clone(&handoff), decoded: PhantomData };
-        let timer = self.deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at())));
         let body = MessageBody {
             source: Some(self.source),
             pending: self.first,
-            timer,
             limit: self.limit,
             has_trailers,
             handoff,
@@ -76,7 +70,6 @@ struct MessageBody<S> {
     /// Dropped when the stream ends, which cancels a call that has not ended.
     source: Option<S>,
     pending: Inbound,
-    timer: Option<Pin<Box<Sleep>>>,
     limit: usize,
     /// Whether the body ends with a status, as tonic asks of replies.
     has_trailers: bool,
@@ -120,12 +113,6 @@ impl<S: Source> MessageBody<S> {
                 }
                 Some(End::Outcome(Err(status)) | End::NotSent(status)) => return self.fail(status),
                 None => {}
-            }
-            // First, since a peer that always has more must not carry the call past its deadline.
-            if let Some(timer) = &mut self.timer
-                && timer.as_mut().poll(cx).is_ready()
-            {
-                return self.fail(Deadline::status());
             }
             self.pending = ready!(source.poll_part(cx));
         }

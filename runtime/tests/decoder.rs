@@ -25,7 +25,7 @@ const LIMITS: Limits =
     Limits { max_message: 40_000, max_head: 300, max_calls: 3, window: 500, receive_budget: 2_000 };
 
 /// What an inbox may keep for frames that are not whole: its buffer and, once, its replacement.
-const MEMORY: usize = 2 * (64 << 10);
+const MEMORY: usize = 2 * (72 << 10);
 
 /// `PROPTEST_CASES` and `PROPTEST_RNG_SEED` ask for more cases and for others.
 fn config(cases: u32) -> ProptestConfig {
@@ -183,7 +183,7 @@ impl Listener {
     fn opens(&mut self) -> CallId {
         let metadata = tonic::metadata::MetadataMap::new();
         let head = byway_runtime::session::RequestHead { path: "/a", timeout: None, metadata: &metadata };
-        self.session.open(&mut self.link, &head, None, false).expect("three calls are free")
+        self.session.open(&mut self.link, &byway_runtime::NewCall::new(head)).expect("three calls are free")
     }
 
     /// Hears a frame, then does what `choice` says; an error of the peer is returned.

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use byway_runtime::connection::{Caller, Connection};
 use byway_runtime::link::Body;
 use byway_runtime::session::{CallId, Event, Kind, RequestHead, Role};
-use byway_runtime::{Call, CallRef, Carrier, ConnectionInfo, Endpoint, Invoke, Limits, Part, SendError};
+use byway_runtime::{
+    Call, CallRef, Carrier, ConnectionInfo, Endpoint, Invoke, Limits, NewCall, Part, SendError,
+};
 use support::{END, HEAD, MESSAGE, NONE, Task, Victim, Wire, call, control, data, open};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -228,9 +230,9 @@ fn metadata_that_the_peer_would_refuse_is_refused_before_it_is_sent() {
     let limits = Limits { max_head: 16 << 10, ..LIMITS };
     let mut client = Victim::new(Role::Client, limits);
     let head = RequestHead { path: "/a", timeout: None, metadata: &metadata };
-    assert!(client.session.open(&mut client.link, &head, None, false).is_err());
+    assert!(client.session.open(&mut client.link, &NewCall::new(head)).is_err());
     let head = RequestHead { path: "no slash", timeout: None, metadata: &MetadataMap::new() };
-    assert!(client.session.open(&mut client.link, &head, None, false).is_err());
+    assert!(client.session.open(&mut client.link, &NewCall::new(head)).is_err());
     let mut server = Victim::new(Role::Server, limits);
     let id = server.dispatches(&open(call(0, 1), END, 0)).id;
     let part = Part { head: Some(&metadata), ..Part::default() };

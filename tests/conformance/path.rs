@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use byway::runtime::adapter::TowerHandler;
 use byway::runtime::dispatch::Router;
-use byway::runtime::session::RequestHead;
-use byway::runtime::{Call, Encode, Invoke, ReadyFuture, StartError, loopback};
+use byway::runtime::{Call, Invoke, NewCall, ReadyFuture, StartError, loopback};
 use byway::{Channel, Limits, Server};
 use byway_test_support::reference::{Journal, Reference};
 use byway_test_support::test::v1::echo_client::EchoClient;
@@ -256,13 +255,8 @@ struct Timed<I> {
 }
 
 impl<I: Invoke> Invoke for Timed<I> {
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError> {
-        self.inner.start(head, message, end)
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
+        self.inner.start(call)
     }
 
     fn ready(&self) -> ReadyFuture<'_> {
@@ -278,7 +272,7 @@ impl<I: Invoke> Invoke for Timed<I> {
 struct Nothing;
 
 impl Invoke for Nothing {
-    fn start(&self, _: &RequestHead<'_>, _: Option<&dyn Encode>, _: bool) -> Result<Call, StartError> {
+    fn start(&self, _: &NewCall<'_>) -> Result<Call, StartError> {
         unreachable!("the channel was let go of")
     }
 

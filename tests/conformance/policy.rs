@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use byway::runtime::session::{CallId, RequestHead};
 use byway::runtime::{
-    Call, CallRef, Carrier, Encode, End, Inbound, Invoke, Part, ReadyFuture, SendError, StartError,
+    Call, CallRef, Carrier, End, Inbound, Invoke, NewCall, Part, ReadyFuture, SendError, StartError,
 };
 use byway::{Code, Request, Status, metadata::MetadataMap};
 use byway_test_support::reference::Event;
@@ -39,7 +39,8 @@ pub(crate) async fn start_raw(
 ) -> Call {
     let head = RequestHead { path, timeout, metadata: &MetadataMap::new() };
     loop {
-        match world.channel.start(&head, Some(request), true) {
+        let call = NewCall { message: Some(request), end: true, ..NewCall::new(head) };
+        match world.channel.start(&call) {
             Ok(call) => return call,
             Err(StartError::Busy) => world.channel.ready().await.expect("a connection"),
             Err(StartError::Closed(status) | StartError::Failed(status)) => panic!("{status}"),
@@ -62,13 +63,9 @@ pub(crate) async fn outcome(call: Call) -> Result<(), Status> {
 struct Timeless(AnyPath);
 
 impl Invoke for Timeless {
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError> {
-        self.0.start(&RequestHead { timeout: None, ..*head }, message, end)
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
+        let head = RequestHead { timeout: None, ..call.head };
+        self.0.start(&NewCall { head, ..*call })
     }
 
     fn ready(&self) -> ReadyFuture<'_> {
@@ -128,15 +125,10 @@ struct Refusing {
 }
 
 impl Invoke for Refusing {
-    fn start(
-        &self,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<Call, StartError> {
+    fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
         let left = self.refusals.load(Ordering::SeqCst);
         if left == 0 {
-            return self.inner.start(head, message, end);
+            return self.inner.start(call);
         }
         self.refusals.store(left - 1, Ordering::SeqCst);
         Ok(Call::new(CallRef::new(Arc::new(Unsent), CallId::CONNECTION)))

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use byway_runtime::connection::Caller;
 use byway_runtime::session::RequestHead;
 use byway_runtime::stream::Outbox;
-use byway_runtime::{Call, ConnectionInfo, Encoded, End, Endpoint, Invoke, StartError};
+use byway_runtime::{Call, ConnectionInfo, Encoded, End, Endpoint, Invoke, NewCall, StartError};
 use byway_tcp::native::{Options, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -80,7 +80,8 @@ fn frame(kind: u8, flags: u8, call: u32, head: &[u8], body: &[u8]) -> Vec<u8> {
 
 fn start(caller: &Caller<Outbox>, message: &Bytes) -> Result<Call, StartError> {
     let head = RequestHead { path: "/a/b", timeout: None, metadata: &Default::default() };
-    caller.start(&head, Some(&Encoded(message.clone())), true)
+    let message = Encoded(message.clone());
+    caller.start(&NewCall { message: Some(&message), end: true, ..NewCall::new(head) })
 }
 
 /// Calls of about a kilobyte each, of which the peer has read none.

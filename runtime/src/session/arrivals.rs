@@ -129,6 +129,7 @@ impl Session {
             receive,
             send_window: SendWindow::new(self.remote.window),
             receive_window,
+            deadline: None,
             began: 0,
             held: 0,
             deaf: false,

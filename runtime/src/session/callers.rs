@@ -9,12 +9,12 @@ use tonic::Status;
 use super::error::Reset;
 use super::frame::{CallId, Flags, Frame, Kind};
 use super::half::Half;
-use super::head::{ReplyHead, RequestHead};
+use super::head::ReplyHead;
 use super::slots::{Found, Open, landed};
 use super::state::{OpenError, Phase, Role, Session, push_control};
 use super::window::{ReceiveWindow, SendWindow, cost};
 use crate::codec::Encode;
-use crate::invoke::{End, Inbound, Part, SendError};
+use crate::invoke::{End, Inbound, NewCall, Part, SendError};
 use crate::link::{Body, Link};
 
 impl Session {
@@ -22,13 +22,8 @@ impl Session {
     ///
     /// # Errors
     /// See [`OpenError`]; nothing was sent.
-    pub fn open<L: Link>(
-        &mut self,
-        link: &mut L,
-        head: &RequestHead<'_>,
-        message: Option<&dyn Encode>,
-        end: bool,
-    ) -> Result<CallId, OpenError> {
+    pub fn open<L: Link>(&mut self, link: &mut L, call: &NewCall<'_>) -> Result<CallId, OpenError> {
+        let NewCall { head, deadline, message, end, waker } = call;
         if let Some(status) = self.closed() {
             return Err(OpenError::Closed(status));
         }
@@ -39,7 +34,7 @@ impl Session {
         let message =
             message.map(|message| self.check_message(message)).transpose().map_err(OpenError::Invalid)?;
         let id = self.slots.reserve(self.remote.max_calls).ok_or(OpenError::Busy)?;
-        let flags = flags(true, message.is_some(), end);
+        let flags = flags(true, message.is_some(), *end);
         let mut send_window = SendWindow::new(self.remote.window);
         if let Some((_, len)) = message {
             send_window.charge(cost(len));
@@ -54,15 +49,17 @@ impl Session {
                 receive: Half::AwaitHead,
                 send_window,
                 receive_window: ReceiveWindow::new(self.local.window),
+                deadline: *deadline,
                 began,
                 held: 0,
                 deaf: false,
                 in_crowd: false,
-                reader: None,
+                reader: waker.cloned(),
                 writer: None,
                 observer: None,
             },
         );
+        self.note_deadline(*deadline);
         Ok(id)
     }
 

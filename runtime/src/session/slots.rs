@@ -13,6 +13,7 @@ use super::frame::CallId;
 use super::half::Half;
 use super::head::Metadata;
 use super::window::{ReceiveWindow, SendWindow};
+use crate::deadline::Deadline;
 use crate::invoke::End;
 use crate::link::Body;
 
@@ -25,6 +26,8 @@ pub(super) struct Open {
     pub(super) receive: Half,
     pub(super) send_window: SendWindow,
     pub(super) receive_window: ReceiveWindow,
+    /// As a client: when the call ends by itself.
+    pub(super) deadline: Option<Deadline>,
     /// The link's position when the call began.
     pub(super) began: u64,
     /// What the message that came with the call is charged until its handler asks for more or the call ends.
@@ -191,6 +194,7 @@ mod tests {
             receive: Half::Open,
             send_window: SendWindow::new(1),
             receive_window: ReceiveWindow::new(1),
+            deadline: None,
             began: 0,
             held: 0,
             deaf: false,

@@ -7,6 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::task::Waker;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::error::Failure;
@@ -15,6 +16,7 @@ use super::half::Half;
 use super::head::{ReceivedHead, ReplyHead};
 use super::slots::{Arrived, Found, Open, Slots};
 use crate::codec::Encode;
+use crate::deadline::Deadline;
 use crate::invoke::{End, SendError};
 use crate::limits::Limits;
 use crate::link::{Body, Link};
@@ -86,6 +88,8 @@ pub struct Session {
     pub(super) owed_pong: Option<Bytes>,
     /// Calls whose writers wait for room in the link.
     pub(super) crowd: VecDeque<CallId>,
+    /// No open call's deadline is earlier.
+    pub(super) earliest: Option<Deadline>,
     pub(super) woken: Vec<Waker>,
 }
 
@@ -103,6 +107,7 @@ impl Session {
             leavers: HashSet::new(),
             owed_pong: None,
             crowd: VecDeque::new(),
+            earliest: None,
             woken: Vec::new(),
         }
     }
@@ -182,6 +187,31 @@ impl Session {
     pub fn end_calls<L: Link>(&mut self, link: &mut L, status: &Status) {
         for id in self.slots.ids() {
             self.finish(link, id, status);
+        }
+    }
+
+    pub(super) fn note_deadline(&mut self, deadline: Option<Deadline>) {
+        if let Some(deadline) = deadline {
+            self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+        }
+    }
+
+    /// When the driver should call [`handle_deadlines`](Self::handle_deadlines): when the next open call reaches its
+    /// deadline, or earlier, since calls that end before theirs are not looked for.
+    pub fn next_deadline(&self) -> Option<Deadline> {
+        self.earliest
+    }
+
+    /// As a client: ends the calls whose deadlines have passed at `now`. Looks at every open call, but a connection's
+    /// calls are looked at only once for all that came and went since.
+    pub fn handle_deadlines<L: Link>(&mut self, link: &mut L, now: Instant) {
+        self.earliest = None;
+        for id in self.slots.ids() {
+            let Found::Open(open, _) = self.slots.find(id) else { continue };
+            match open.deadline {
+                Some(deadline) if deadline.at() <= now => self.finish(link, id, &Deadline::status()),
+                deadline => self.note_deadline(deadline),
+            }
         }
     }
 

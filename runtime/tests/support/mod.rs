@@ -18,7 +18,7 @@ use byway_runtime::session::{
     CallId, ConnectionError, Event, Flags, Frame, HEADER_LEN, Header, Incoming, Kind, RequestHead, Role,
     Session,
 };
-use byway_runtime::{End, Inbound, Limits, Part, SendError};
+use byway_runtime::{End, Inbound, Limits, NewCall, Part, SendError};
 use tonic::Code;
 use tonic::metadata::MetadataMap;
 
@@ -230,7 +230,7 @@ impl Victim {
     pub(crate) fn opens(&mut self) -> CallId {
         let metadata = MetadataMap::new();
         let head = RequestHead { path: "/a", timeout: None, metadata: &metadata };
-        self.session.open(&mut self.link, &head, None, false).expect("a call is free")
+        self.session.open(&mut self.link, &NewCall::new(head)).expect("a call is free")
     }
 
     pub(crate) fn poll(&mut self, id: CallId) -> Poll<Inbound> {

@@ -10,7 +10,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use byway_runtime::link::{Body, Link};
 use byway_runtime::session::{CallId, Event, Kind, OpenError, RequestHead, Role};
-use byway_runtime::{Encoded, Limits, Part, SendError};
+use byway_runtime::{Encoded, Limits, NewCall, Part, SendError};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -99,7 +99,8 @@ impl Pair {
         let began = self.client.link.position();
         let encoded = message.clone().map(Encoded);
         let encoded = encoded.as_ref().map(|message| message as &dyn byway_runtime::Encode);
-        let opened = self.client.session.open(&mut self.client.link, &head, encoded, end);
+        let call = NewCall { message: encoded, end, ..NewCall::new(head) };
+        let opened = self.client.session.open(&mut self.client.link, &call);
         let too_large =
             message.as_ref().is_some_and(|message| message.len() > self.server.limits.max_message as usize);
         let id = match opened {

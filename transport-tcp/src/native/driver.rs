@@ -18,7 +18,7 @@ use byway_runtime::link::{Body, Link};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Event, Failure, Incoming};
 use byway_runtime::stream::{Inbox, Outbox, ReceivedFrame, empty_slices};
-use byway_runtime::{Carrier, Status};
+use byway_runtime::{Alarm, Carrier, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
@@ -42,10 +42,14 @@ pub struct Driver<S> {
     writing: Segments,
     server: Option<Server>,
     watch: Watch,
-    timer: Pin<Box<Sleep>>,
+    keepalive: Alarm,
+    /// When the next call of a client ends by itself.
+    deadlines: Alarm,
     /// Whether to read on: a server does not while its peer reads nothing, nor while calls that were cancelled leave too
     /// many handlers behind.
     listens: bool,
+    /// Whether a client has nothing left to do.
+    done: bool,
     /// Whether calls were left to tasks that may compute for long; see [`Inline::has_handed_over`].
     handed_over: bool,
     phase: Phase,
@@ -111,6 +115,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         keepalive: Keepalive,
         server: Option<Server>,
     ) -> Self {
+        let mut alarm = Alarm::new();
+        alarm.set(Some(Instant::now() + keepalive.interval));
         Self {
             io,
             connection,
@@ -118,8 +124,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             writing: Segments::default(),
             server,
             watch: Watch::new(keepalive),
-            timer: Box::pin(tokio::time::sleep(keepalive.interval)),
+            keepalive: alarm,
+            deadlines: Alarm::new(),
             listens: true,
+            done: false,
             handed_over: false,
             phase: Phase::Running,
             frames: Vec::new(),
@@ -199,7 +207,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Writes what was pushed, and waits for more or for the stream to take more.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<Progress, Failure> {
         let (writing, is_server) = (&mut self.writing, self.server.is_some());
-        self.listens = self.connection.turn(&mut self.woken, |turn| {
+        let next_deadline = self.connection.turn(&mut self.woken, |turn| {
             if turn.link().note_unwritten(writing.len()) {
                 turn.made_room();
             }
@@ -208,8 +216,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             }
             turn.wait(cx.waker());
             // A client always reads, so that two sides that both want to write cannot wait for each other.
-            !is_server || turn.accepts()
+            self.listens = !is_server || turn.accepts();
+            self.done = !is_server && turn.is_done();
+            turn.next_deadline()
         });
+        self.deadlines.set(next_deadline.map(|deadline| deadline.at()));
+        if self.deadlines.poll(cx) {
+            self.connection.turn(&mut self.woken, |turn| turn.handle_deadlines(Instant::now()));
+            return Ok(Progress::Made);
+        }
         if self.writing.is_empty() {
             return Ok(Progress::Blocked);
         }
@@ -236,7 +251,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Asks a silent peer, and gives up on one that does not answer.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        while self.timer.as_mut().poll(cx).is_ready() {
+        while self.keepalive.poll(cx) {
             if self.connection.turn(&mut self.woken, |turn| turn.has_many_handlers()) {
                 // This side is not listening because of its own handlers.
                 self.watch.note_heard();
@@ -256,7 +271,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 }
                 Due::Dead => return Err(Failure::new("the peer is silent and does not answer a ping")),
             };
-            self.timer.as_mut().reset(Instant::now() + next);
+            self.keepalive.set(Some(Instant::now() + next));
         }
         Ok(())
     }
@@ -303,8 +318,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.run(cx)?;
         self.keep_alive(cx)?;
         self.drain(cx)?;
-        let over = self.server.is_none() && self.connection.turn(&mut self.woken, |turn| turn.is_done());
-        if over { Err(Failure::new("this side closed it")) } else { Ok(()) }
+        if self.done { Err(Failure::new("this side closed it")) } else { Ok(()) }
     }
 
     /// Ends the connection's calls. What waits is still written when the peer is told why, which comes after it, and by
