@@ -1,6 +1,7 @@
-//! byway's own framing over TCP: generated server and client, all settings default.
+//! byway's own framing over TCP: generated server and client, all settings default but a
+//! time-out for each call.
 
-use byway::{Channel, Request, Server, Transport};
+use byway::{Channel, Server, Transport};
 use byway_test_support::test::v1::{EchoRequest, echo_client::EchoClient, echo_server::EchoServer};
 
 use super::{CALL_TIMEOUT, Payload, echo_service};
@@ -23,15 +24,15 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(super) async fn connect(address: &str, payload: Payload) -> Result<Self, Failure> {
-        let channel = Channel::builder(address).transport(Transport::Tcp).connect().await?;
+        let builder = Channel::builder(address).transport(Transport::Tcp).timeout(CALL_TIMEOUT);
+        let channel = builder.connect().await?;
         Ok(Self { client: EchoClient::new(channel), payload })
     }
 }
 
 impl closed_loop::Caller for Caller {
     async fn call(&self) -> Result<(), Failure> {
-        let mut request = Request::new(EchoRequest { payload: self.payload.0.clone(), ..Default::default() });
-        request.set_timeout(CALL_TIMEOUT);
+        let request = EchoRequest { payload: self.payload.0.clone(), ..Default::default() };
         let reply = self.client.unary(request).await?;
         self.payload.check(&reply.get_ref().payload)
     }

@@ -18,7 +18,7 @@ use crate::closed_loop::{self, Samples};
 use crate::pages::Pages;
 use crate::workload::{Budget, Workload};
 
-/// The time that each call is given, with `Request::set_timeout`, on every path that knows deadlines.
+/// The time that each call is given by the settings of its channel, on every path that knows deadlines.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

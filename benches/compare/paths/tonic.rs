@@ -1,7 +1,6 @@
 //! Stock tonic over its own transport, with code from its own generator.
 
 use byway_test_support::stock::test::v1::{EchoRequest, echo_client::EchoClient, echo_server::EchoServer};
-use tonic::Request;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
@@ -42,7 +41,8 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(super) async fn connect(address: &str, payload: Payload, windows: Windows) -> Result<Self, Failure> {
-        let mut endpoint = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true);
+        let mut endpoint =
+            Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).timeout(CALL_TIMEOUT);
         if let Windows::Large = windows {
             endpoint = endpoint
                 .initial_stream_window_size(LARGE_STREAM)
@@ -54,8 +54,7 @@ impl Caller {
 
 impl closed_loop::Caller for Caller {
     async fn call(&self) -> Result<(), Failure> {
-        let mut request = Request::new(EchoRequest { payload: self.payload.0.clone(), ..Default::default() });
-        request.set_timeout(CALL_TIMEOUT);
+        let request = EchoRequest { payload: self.payload.0.clone(), ..Default::default() };
         // Its methods want a client that can change; tonic's users clone one for each call.
         let reply = self.client.clone().unary(request).await?;
         self.payload.check(&reply.get_ref().payload)
