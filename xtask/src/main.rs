@@ -17,8 +17,8 @@ fn main() -> ExitCode {
     match args.next().as_deref() {
         Some("test") => test(args.collect()),
         Some("guest") => guest::command(args.collect()),
-        Some("bench-verbs") => guest::tests::bench_verbs(),
-        Some("abi") => guest::tests::abi(),
+        Some("bench-verbs") => guest::jobs::bench_verbs(),
+        Some("abi") => guest::jobs::abi(),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 /// Runs the workspace's tests; further arguments go to `cargo test`. Then the RDMA tests in the guest.
 fn test(args: Vec<String>) -> ExitCode {
     match cargo(["test", "--workspace"]).args(args).status() {
-        Ok(status) if status.success() => guest::tests::run(),
+        Ok(status) if status.success() => guest::jobs::run(),
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: cargo could not be started: {error}");

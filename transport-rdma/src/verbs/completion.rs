@@ -8,9 +8,10 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::device::{Context, set_nonblocking};
 use super::error::{VerbsError, check};
@@ -42,6 +43,32 @@ impl CompletionChannel {
         set_nonblocking(channel.as_fd())
             .map_err(|source| VerbsError::new("fcntl", "a completion channel", source))?;
         Ok(Arc::new(channel))
+    }
+
+    /// Sleeps until an event waits, at most for `limit`; tells whether one does. For programs without an event loop,
+    /// and the only call of this layer that waits.
+    pub fn wait(&self, limit: Duration) -> Result<bool, VerbsError> {
+        let end = Instant::now() + limit;
+        loop {
+            let mut entry = libc::pollfd {
+                fd: self.as_fd().as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let left = end.saturating_duration_since(Instant::now());
+            let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+            // SAFETY: one entry, writable for the duration of the call.
+            match unsafe { libc::poll(&mut entry, 1, left_ms) } {
+                0 => return Ok(false),
+                1.. => return Ok(true),
+                _ => {
+                    let error = std::io::Error::last_os_error();
+                    if error.kind() != std::io::ErrorKind::Interrupted {
+                        return Err(VerbsError::new("poll", "a completion channel", error));
+                    }
+                }
+            }
+        }
     }
 
     /// Takes and acknowledges every waiting event; returns how many there were. All of them, because an edge-triggered

@@ -9,7 +9,7 @@
 //!
 //! Owns every foreign object of this process. Invariants: an object lives as long as anything made from it; memory
 //! that the device may touch belongs to a posted request, a window or an exposed region, never to the caller.
-//! Never blocks, never retries, and decides nothing about calls.
+//! Never blocks (but for [`CompletionChannel::wait`]), never retries, and decides nothing about calls.
 
 mod completion;
 mod device;

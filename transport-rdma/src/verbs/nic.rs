@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::completion::{CompletionChannel, CompletionQueue, WorkCompletion};
 use super::error::{Unavailable, VerbsError};
@@ -28,6 +29,8 @@ const EVENTS_MAX: usize = 64;
 
 /// Reads that a peer may have in flight to us. The transport uses none; the verbs tests use a few.
 const READS_MAX: u8 = 4;
+
+const NO_SHARED_QUEUE: &str = "the NIC was opened without a shared receive queue";
 
 /// What to open a NIC with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +165,19 @@ impl VerbsNic {
         }
     }
 
+    /// Asks for [`Event::SharedReceiveLow`] once fewer than `limit` shared receives are left.
+    pub fn set_shared_low_mark(&self, limit: u32) -> Result<(), NicError> {
+        match &self.attached.shared_receives {
+            Some(shared) => Ok(shared.set_low_mark(limit)?),
+            None => Err(NicError::State(NO_SHARED_QUEUE)),
+        }
+    }
+
+    /// Sleeps until a wake-up waits, at most for `limit`; see [`CompletionChannel::wait`].
+    pub fn wait(&self, limit: Duration) -> Result<bool, VerbsError> {
+        self.attached.completions.channel().wait(limit)
+    }
+
     /// The descriptor that is readable when an asynchronous event waits.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.located.context.async_fd()
@@ -266,9 +282,7 @@ impl Nic for VerbsNic {
 
     fn create_queue_pair(&mut self, spec: &QueuePairSpec) -> Result<QueuePairId, NicError> {
         if spec.recv_depth.is_none() && self.attached.shared_receives.is_none() {
-            return Err(NicError::Invalid(
-                "the NIC was opened without a shared receive queue",
-            ));
+            return Err(NicError::State(NO_SHARED_QUEUE));
         }
         let needed = spec.completions_max();
         let free = self
@@ -389,9 +403,7 @@ impl Nic for VerbsNic {
         match queue {
             RecvQueue::Shared => match &self.attached.shared_receives {
                 Some(shared) => shared.post(batch),
-                None => Err(NicError::State(
-                    "the NIC was opened without a shared receive queue",
-                )),
+                None => Err(NicError::State(NO_SHARED_QUEUE)),
             },
             RecvQueue::Own(id) => {
                 any_stage!(&self.slot(id)?.stage, queue_pair => queue_pair.post_recv(batch))

@@ -1,13 +1,13 @@
 //! Runs a command in a virtual machine that has a Soft-RoCE device, so that real kernel verbs are exercised on a
 //! machine without an RDMA NIC.
 //!
-//! Owns the command line; `image` builds what the guest boots, `boot` runs it, `tests` says what runs in it.
+//! Owns the command line; `image` builds what the guest boots, `boot` runs it, `jobs` says what runs in it.
 //! Invariant: the guest sees this machine's file system read-only, with the RDMA packages laid over it, and its writes
 //! stay in its memory; nothing is installed on the host, and no privilege is needed. Never outlives its time limit.
 
 mod boot;
 mod image;
-pub(crate) mod tests;
+pub(crate) mod jobs;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
