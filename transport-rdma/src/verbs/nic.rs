@@ -214,27 +214,15 @@ impl VerbsNic {
     }
 
     fn dispatch(&self, report: WorkCompletion, into: &mut Vec<Completion>) {
+        // A report that names no request of ours is dropped: nothing can be released on its word.
         if let Some(&id) = self.owners.get(&report.queue()) {
-            let Some(slot) = self.queue_pairs.get(&id) else {
-                return;
-            };
-            let each = |completion| {
-                into.push(Completion {
-                    queue_pair: Some(id),
-                    ..completion
-                })
-            };
-            // A report that names no request of ours is dropped: nothing can be released on its word.
-            let _ =
-                any_stage!(&slot.stage, queue_pair => queue_pair.complete(report, each).is_ok());
+            if let Some(slot) = self.queue_pairs.get(&id) {
+                let id = Some(id);
+                let _ = any_stage!(&slot.stage, queue_pair => queue_pair.complete(report, id, into).is_ok());
+            }
         } else if let Some(shared) = &self.attached.shared_receives {
             let queue_pair = self.by_number(report.queue_pair_number());
-            if let Ok(completion) = shared.complete(report) {
-                into.push(Completion {
-                    queue_pair,
-                    ..completion
-                });
-            }
+            let _ = shared.complete(report, queue_pair, into);
         }
     }
 
@@ -386,14 +374,8 @@ impl Nic for VerbsNic {
         let reports = slot.spec.completions_max();
         self.reserved -= reports;
         self.retiring += reports;
-        let flushed = &mut self.flushed;
-        let each = |completion| {
-            flushed.push(Completion {
-                queue_pair: Some(queue_pair),
-                ..completion
-            })
-        };
-        match any_stage!(slot.stage, queue_pair => queue_pair.destroy(each)) {
+        let (id, flushed) = (Some(queue_pair), &mut self.flushed);
+        match any_stage!(slot.stage, queue_pair => queue_pair.destroy(id, flushed)) {
             Some(result) => Ok(result?),
             None => Ok(()),
         }
@@ -467,7 +449,9 @@ impl Nic for VerbsNic {
 
     fn poll(&mut self, into: &mut Vec<Completion>, max: usize) -> Result<usize, NicError> {
         let before = into.len();
-        into.append(&mut self.flushed);
+        if !self.flushed.is_empty() {
+            into.append(&mut self.flushed);
+        }
         let mut reports = std::mem::take(&mut self.reports);
         let polled = self.attached.completions.poll(&mut reports, max);
         for report in reports.drain(..) {

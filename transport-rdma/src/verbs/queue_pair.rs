@@ -29,8 +29,8 @@ use super::window::Window;
 use super::work_id;
 use crate::memory::Buffer;
 use crate::nic::{
-    Completion, Kind, Mtu, NicError, Payload, QueuePairSpec, Receive, Rejected, RemoteAccess,
-    RemoteSlice, Request, WorkId,
+    Completion, Kind, Mtu, NicError, Payload, QueuePairId, QueuePairSpec, Receive, Rejected,
+    RemoteAccess, RemoteSlice, Request, WorkId,
 };
 
 /// How long a peer waits before it repeats a send that found no receive: code 12 is 0.64 ms.
@@ -248,40 +248,33 @@ impl<S> QueuePair<S> {
         )
     }
 
-    /// Turns a report of one of this queue pair's requests into completions (several when unsignalled ones end with
-    /// it); gives any other report back.
+    /// Appends the completions that a report of one of this queue pair's requests tells of (several when unsignalled
+    /// ones end with it); gives any other report back. `id` is the caller's name of this queue pair.
     pub fn complete(
         &self,
         report: WorkCompletion,
-        mut each: impl FnMut(Completion),
+        id: Option<QueuePairId>,
+        into: &mut Vec<Completion>,
     ) -> Result<(), WorkCompletion> {
-        let queue = report.queue();
-        if queue == self.core.sends.id() {
-            return match self
-                .core
-                .sends
-                .complete(report.position(), report.outcome(), each)
-            {
-                true => Ok(()),
-                false => Err(report),
-            };
-        }
-        match &self.core.receives {
-            Some(slots) if slots.id() == queue => match slots.complete(&report) {
-                Some(completion) => {
-                    each(completion);
-                    Ok(())
-                }
-                None => Err(report),
-            },
-            _ => Err(report),
-        }
+        let (queue, core) = (report.queue(), &self.core);
+        let found = if queue == core.sends.id() {
+            core.sends
+                .complete(report.position(), report.outcome(), id, into)
+        } else {
+            let slots = core.receives.as_ref().filter(|slots| slots.id() == queue);
+            slots.is_some_and(|slots| slots.complete(&report, id, into))
+        };
+        if found { Ok(()) } else { Err(report) }
     }
 
-    /// Destroys the queue pair and gives back, flushed, what the device had not reported. When the device refuses,
+    /// Destroys the queue pair and appends, flushed, what the device had not reported. When the device refuses,
     /// everything is leaked, since it may still be used.
-    pub fn destroy(mut self, each: impl FnMut(Completion)) -> Result<(), VerbsError> {
-        self.core.destroy(each)
+    pub fn destroy(
+        mut self,
+        id: Option<QueuePairId>,
+        into: &mut Vec<Completion>,
+    ) -> Result<(), VerbsError> {
+        self.core.destroy(id, into)
     }
 }
 
@@ -547,7 +540,11 @@ impl Core {
     }
 
     /// Destroys the queue pair, unless that has been tried already.
-    fn destroy(&mut self, each: impl FnMut(Completion)) -> Result<(), VerbsError> {
+    fn destroy(
+        &mut self,
+        id: Option<QueuePairId>,
+        into: &mut Vec<Completion>,
+    ) -> Result<(), VerbsError> {
         if std::mem::replace(&mut self.destroyed, true) {
             return Ok(());
         }
@@ -555,19 +552,17 @@ impl Core {
         let code =
             unsafe { (self.attached.domain.context.library.ibv_destroy_qp)(self.raw.as_ptr()) };
         let outcome = check(code, "ibv_destroy_qp", || self.describe());
+        let mut left = Vec::new();
+        self.sends.flush(id, &mut left);
+        if let Some(slots) = &self.receives {
+            slots.flush(id, &mut left);
+        }
         match outcome {
-            Ok(()) => self.flush(each),
+            Ok(()) => into.append(&mut left),
             // The device may still use what was posted.
-            Err(_) => self.flush(std::mem::forget),
+            Err(_) => std::mem::forget(left),
         }
         outcome
-    }
-
-    fn flush(&self, mut each: impl FnMut(Completion)) {
-        self.sends.flush(&mut each);
-        if let Some(slots) = &self.receives {
-            slots.flush(&mut each);
-        }
     }
 
     fn device(&self) -> &str {
@@ -582,7 +577,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         // A failure has leaked what it must; there is nobody left to tell.
-        drop(self.destroy(drop));
+        drop(self.destroy(None, &mut Vec::new()));
     }
 }
 

@@ -16,7 +16,9 @@ use super::region::ProtectionDomain;
 use super::send_queue::{Posted, set_arrived};
 use super::work_id;
 use crate::memory::Buffer;
-use crate::nic::{Completion, Failure, Kind, NicError, Payload, Receive, Status, Success, WorkId};
+use crate::nic::{
+    Completion, Failure, Kind, NicError, Payload, QueuePairId, Receive, Status, WorkId,
+};
 
 /// The slots of one receive queue. Whoever owns it vouches for its use from several threads: the raw pointers in the
 /// reused storage are written and read within one call, under the lock.
@@ -76,11 +78,13 @@ impl ReceiveSlots {
         if count == 0 {
             return refused.map_or(Ok(()), Err);
         }
-        let slots: Vec<u32> = state.free.iter().rev().take(count).copied().collect();
-        state.link(self.id, &slots);
+        state.link(self.id);
         let (accepted, failed) = post(state.requests.as_mut_ptr(), count);
-        for (receive, slot) in batch.drain(..accepted.min(count)).zip(slots) {
-            state.free.pop();
+        for receive in batch.drain(..accepted.min(count)) {
+            let slot = state
+                .free
+                .pop()
+                .expect("no more were posted than there are free slots");
             state.slots[slot as usize] = Some((receive.work, receive.buffer));
         }
         failed.or(refused).map_or(Ok(()), Err)
@@ -94,16 +98,17 @@ impl ReceiveSlots {
         })
     }
 
-    /// Turns a report into the completion of the receive that it names; `None` when there is no such receive.
-    pub(super) fn complete(&self, report: &WorkCompletion) -> Option<Completion> {
-        let outcome = report.outcome();
-        let (work, mut buffer) = {
-            let mut state = self.lock();
-            let slot = report.position();
-            let taken = state.slots.get_mut(slot as usize)?.take()?;
-            state.free.push(slot);
-            taken
+    /// Turns a report into the completion of the receive that it names; `false` when there is no such receive.
+    pub(super) fn complete(
+        &self,
+        report: &WorkCompletion,
+        queue_pair: Option<QueuePairId>,
+        into: &mut Vec<Completion>,
+    ) -> bool {
+        let Some((work, mut buffer)) = self.lock().take(report.position()) else {
+            return false;
         };
+        let outcome = report.outcome();
         let by_write = outcome.is_ok() && report.is_receive_write();
         let arrived = if by_write {
             0
@@ -111,25 +116,37 @@ impl ReceiveSlots {
             outcome.map_or(0, |success| success.len)
         };
         set_arrived(&mut buffer, arrived);
-        let kind = if by_write {
-            Kind::ReceiveWrite
-        } else {
-            Kind::Receive
-        };
-        Some(finish(work, kind, outcome, buffer))
+        into.push(Completion {
+            queue_pair,
+            work,
+            kind: if by_write {
+                Kind::ReceiveWrite
+            } else {
+                Kind::Receive
+            },
+            outcome,
+            payload: Payload::buffer(buffer),
+        });
+        true
     }
 
     /// Everything that is left when the device is done with the queue.
-    pub(super) fn flush(&self, mut each: impl FnMut(Completion)) {
+    pub(super) fn flush(&self, queue_pair: Option<QueuePairId>, into: &mut Vec<Completion>) {
         let mut state = self.lock();
-        for (work, mut buffer) in state.slots.iter_mut().filter_map(Option::take) {
+        let left = state.slots.iter_mut().filter_map(Option::take);
+        into.extend(left.map(|(work, mut buffer)| {
             buffer.set_filled(0);
-            let failure = Failure {
-                status: Status::Flushed,
-                vendor: 0,
-            };
-            each(finish(work, Kind::Receive, Err(failure), buffer));
-        }
+            Completion {
+                queue_pair,
+                work,
+                kind: Kind::Receive,
+                outcome: Err(Failure {
+                    status: Status::Flushed,
+                    vendor: 0,
+                }),
+                payload: Payload::buffer(buffer),
+            }
+        }));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -139,36 +156,33 @@ impl ReceiveSlots {
 }
 
 impl State {
-    /// Builds one request for each piece and chains them, now that neither list grows any more.
-    fn link(&mut self, queue: u32, slots: &[u32]) {
+    fn take(&mut self, slot: u32) -> Option<(WorkId, Buffer)> {
+        let taken = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        Some(taken)
+    }
+
+    /// Builds one request for each piece and chains them, now that the pieces do not move any more. Slots are used
+    /// from the end of the free list.
+    fn link(&mut self, queue: u32) {
+        let count = self.pieces.len();
         let pieces = self.pieces.as_mut_ptr();
-        self.requests
-            .extend(slots.iter().enumerate().map(|(index, &slot)| ibv_recv_wr {
-                wr_id: work_id::join(queue, slot),
-                next: ptr::null_mut(),
-                sg_list: pieces.wrapping_add(index),
-                num_sge: 1,
-            }));
+        let slots = self.free.iter().rev();
+        self.requests.extend(
+            slots
+                .take(count)
+                .enumerate()
+                .map(|(index, &slot)| ibv_recv_wr {
+                    wr_id: work_id::join(queue, slot),
+                    next: ptr::null_mut(),
+                    sg_list: pieces.wrapping_add(index),
+                    num_sge: 1,
+                }),
+        );
         let base = self.requests.as_mut_ptr();
-        let count = self.requests.len();
-        for (index, request) in self.requests.iter_mut().enumerate().take(count - 1) {
+        for (index, request) in self.requests[..count - 1].iter_mut().enumerate() {
             request.next = base.wrapping_add(index + 1);
         }
-    }
-}
-
-fn finish(
-    work: WorkId,
-    kind: Kind,
-    outcome: Result<Success, Failure>,
-    buffer: Buffer,
-) -> Completion {
-    Completion {
-        queue_pair: None,
-        work,
-        kind,
-        outcome,
-        payload: Payload::buffer(buffer),
     }
 }
 
@@ -285,12 +299,18 @@ impl SharedReceiveQueue {
         check(code, "ibv_modify_srq", || format!("a low mark of {limit}"))
     }
 
-    /// Turns a report of one of this queue's receives into its completion; gives any other report back.
-    pub fn complete(&self, report: WorkCompletion) -> Result<Completion, WorkCompletion> {
-        if report.queue() != self.slots.id() {
-            return Err(report);
+    /// Appends the completion that a report of one of this queue's receives tells of; gives any other report back.
+    /// `queue_pair` is the caller's name of the queue pair that the report names.
+    pub fn complete(
+        &self,
+        report: WorkCompletion,
+        queue_pair: Option<QueuePairId>,
+        into: &mut Vec<Completion>,
+    ) -> Result<(), WorkCompletion> {
+        match report.queue() == self.slots.id() && self.slots.complete(&report, queue_pair, into) {
+            true => Ok(()),
+            false => Err(report),
         }
-        self.slots.complete(&report).ok_or(report)
     }
 }
 
@@ -300,7 +320,9 @@ impl Drop for SharedReceiveQueue {
         let code = unsafe { (self.domain.context.library.ibv_destroy_srq)(self.raw.as_ptr()) };
         if code != 0 {
             // The device may still write into what is posted.
-            self.slots.flush(std::mem::forget);
+            let mut left = Vec::new();
+            self.slots.flush(None, &mut left);
+            std::mem::forget(left);
         }
     }
 }

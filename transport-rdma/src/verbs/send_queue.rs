@@ -14,8 +14,8 @@ use super::window::Window;
 use super::work_id;
 use crate::memory::Buffer;
 use crate::nic::{
-    Completion, Failure, Kind, NicError, Operation, Payload, Piece, Request, Status, Success,
-    WorkId,
+    Completion, Failure, Kind, NicError, Operation, Payload, Piece, QueuePairId, Request, Status,
+    Success, WorkId,
 };
 
 /// What the queue pair granted.
@@ -46,6 +46,8 @@ struct State {
 #[derive(Default)]
 struct Scratch {
     requests: Vec<ibv_send_wr>,
+    /// How many of `requests` belong to this call; the others keep their place, since the struct is large.
+    used: usize,
     pieces: Vec<ibv_sge>,
 }
 
@@ -101,23 +103,37 @@ impl SendQueue {
                 break;
             }
         }
-        let built = state.scratch.requests.len();
+        let built = state.scratch.used;
         if built == 0 {
             return refused.map_or(Ok(()), Err);
         }
-        let taken = batch.iter().take(built);
-        for (index, request) in taken.enumerate() {
-            let position = state.next_position(index);
-            let signaled = self.must_signal(&mut state.unsignaled, request.signaled);
-            state
-                .scratch
-                .number(index, work_id::join(self.id, position), signaled);
-        }
+        self.number(state);
         let (accepted, failed) = post(state.scratch.link(), built);
-        for request in batch.drain(..accepted.min(built)) {
+        for (request, wr) in batch
+            .drain(..accepted.min(built))
+            .zip(&state.scratch.requests)
+        {
+            let is_signaled = wr.send_flags & IBV_SEND_SIGNALED != 0;
+            state.unsignaled = if is_signaled { 0 } else { state.unsignaled + 1 };
             state.ring.push_back(Entry::from_request(request));
         }
         failed.or(refused).map_or(Ok(()), Err)
+    }
+
+    /// Numbers the built requests, and signals where half a queue would go by without a report.
+    fn number(&self, state: &mut State) {
+        let (mut position, mut unsignaled) = (state.next_position(), state.unsignaled);
+        for wr in &mut state.scratch.requests[..state.scratch.used] {
+            wr.wr_id = work_id::join(self.id, position);
+            position = position.wrapping_add(1);
+            unsignaled += 1;
+            if unsignaled >= self.limits.depth / 2 {
+                wr.send_flags |= IBV_SEND_SIGNALED;
+            }
+            if wr.send_flags & IBV_SEND_SIGNALED != 0 {
+                unsignaled = 0;
+            }
+        }
     }
 
     /// Hands one request to `post`; `entry` is what it owns.
@@ -132,7 +148,7 @@ impl SendQueue {
         if self.room(&state) == 0 {
             return Err((NicError::Full, entry));
         }
-        request.wr_id = work_id::join(self.id, state.next_position(0));
+        request.wr_id = work_id::join(self.id, state.next_position());
         request.send_flags |= IBV_SEND_SIGNALED;
         request.sg_list = pieces.as_mut_ptr();
         request.num_sge = pieces.len() as i32;
@@ -153,14 +169,15 @@ impl SendQueue {
         &self,
         position: u32,
         outcome: Result<Success, Failure>,
-        mut finish: impl FnMut(Completion),
+        queue_pair: Option<QueuePairId>,
+        into: &mut Vec<Completion>,
     ) -> bool {
         let mut found = false;
         while let Some((entry, is_last)) = self.pop_through(position) {
             // A failed request is always reported, signalled or not; so those before this one succeeded.
-            let outcome = if is_last { outcome.map(|_| ()) } else { Ok(()) };
+            let failure = outcome.err().filter(|_| is_last);
             // Outside the lock: a window locks itself around posting, so the other order would deadlock.
-            finish(entry.finish(outcome));
+            into.push(entry.finish(queue_pair, failure));
             found = true;
             if is_last {
                 break;
@@ -182,24 +199,20 @@ impl SendQueue {
     }
 
     /// Everything that is left when the device is done with the queue pair.
-    pub(super) fn flush(&self, mut finish: impl FnMut(Completion)) {
+    pub(super) fn flush(&self, queue_pair: Option<QueuePairId>, into: &mut Vec<Completion>) {
         let left = std::mem::take(&mut self.lock().ring);
-        for entry in left {
-            finish(entry.finish(Err(Failure {
-                status: Status::Flushed,
-                vendor: 0,
-            })));
-        }
+        let failure = Some(Failure {
+            status: Status::Flushed,
+            vendor: 0,
+        });
+        into.extend(
+            left.into_iter()
+                .map(|entry| entry.finish(queue_pair, failure)),
+        );
     }
 
     fn room(&self, state: &State) -> usize {
         (self.limits.depth as usize).saturating_sub(state.ring.len())
-    }
-
-    fn must_signal(&self, unsignaled: &mut u32, asked: bool) -> bool {
-        let signal = asked || *unsignaled + 1 >= (self.limits.depth / 2).max(1);
-        *unsignaled = if signal { 0 } else { *unsignaled + 1 };
-        signal
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -209,39 +222,74 @@ impl SendQueue {
 }
 
 impl State {
-    fn next_position(&self, index: usize) -> u32 {
-        self.first
-            .wrapping_add(self.ring.len() as u32)
-            .wrapping_add(index as u32)
+    fn next_position(&self) -> u32 {
+        self.first.wrapping_add(self.ring.len() as u32)
     }
 }
 
 impl Scratch {
     fn clear(&mut self) {
-        self.requests.clear();
+        self.used = 0;
         self.pieces.clear();
     }
 
     fn push(&mut self, limits: &SendLimits, request: &Request<'_>) -> Result<(), NicError> {
         let before = self.pieces.len();
-        let shape = self.gather(limits, &request.payload).and_then(|inline| {
-            let len: u64 = self.pieces[before..]
-                .iter()
-                .map(|piece| u64::from(piece.length))
-                .sum();
-            describe(request, len, inline || len <= u64::from(limits.inline_max))
-        });
-        match shape {
-            Ok(mut shape) => {
-                shape.num_sge = (self.pieces.len() - before) as i32;
-                self.requests.push(shape);
-                Ok(())
-            }
-            Err(error) => {
-                self.pieces.truncate(before);
-                Err(error)
-            }
+        let described = self
+            .gather(limits, &request.payload)
+            .and_then(|inline| self.describe(limits, request, before, inline));
+        if described.is_err() {
+            self.pieces.truncate(before);
         }
+        described
+    }
+
+    /// Fills the next request, whose pieces are those from `first_piece` on.
+    fn describe(
+        &mut self,
+        limits: &SendLimits,
+        request: &Request<'_>,
+        first_piece: usize,
+        inline: bool,
+    ) -> Result<(), NicError> {
+        let pieces = &self.pieces[first_piece..];
+        let len: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        let (opcode, immediate, to) = match request.operation {
+            Operation::Send { immediate: None } => (IBV_WR_SEND, None, None),
+            Operation::Send { immediate } => (IBV_WR_SEND_WITH_IMM, immediate, None),
+            Operation::Write {
+                to,
+                immediate: None,
+            } => (IBV_WR_RDMA_WRITE, None, Some(to)),
+            Operation::Write { to, immediate } => (IBV_WR_RDMA_WRITE_WITH_IMM, immediate, Some(to)),
+        };
+        if to.is_some_and(|to| len > to.len) {
+            return Err(NicError::Invalid(
+                "a write longer than the memory it goes to",
+            ));
+        }
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        if self.used == self.requests.len() {
+            self.requests.push(blank(opcode));
+        }
+        let wr = &mut self.requests[self.used];
+        wr.opcode = opcode;
+        wr.num_sge = pieces.len() as i32;
+        wr.imm_or_key = immediate.unwrap_or(0).to_be();
+        wr.send_flags = flag(request.signaled, IBV_SEND_SIGNALED)
+            | flag(request.solicited, IBV_SEND_SOLICITED)
+            | flag(
+                inline || len <= u64::from(limits.inline_max),
+                IBV_SEND_INLINE,
+            );
+        if let Some(to) = to {
+            wr.wr.rdma = wr_rdma {
+                remote_addr: to.address,
+                rkey: to.key,
+            };
+        }
+        self.used += 1;
+        Ok(())
     }
 
     /// Appends the payload's pieces; `true` when they must be sent inline.
@@ -274,20 +322,12 @@ impl Scratch {
         Ok(false)
     }
 
-    fn number(&mut self, index: usize, id: u64, signaled: bool) {
-        let request = &mut self.requests[index];
-        request.wr_id = id;
-        if signaled {
-            request.send_flags |= IBV_SEND_SIGNALED;
-        }
-    }
-
     /// Chains the requests and points each at its pieces, now that neither list grows any more.
     fn link(&mut self) -> *mut ibv_send_wr {
         let base = self.requests.as_mut_ptr();
         let mut piece = self.pieces.as_mut_ptr();
-        let count = self.requests.len();
-        for (index, request) in self.requests.iter_mut().enumerate() {
+        let count = self.used;
+        for (index, request) in self.requests[..count].iter_mut().enumerate() {
             let last = index + 1 == count;
             request.next = if last {
                 ptr::null_mut()
@@ -321,40 +361,6 @@ fn describe_piece(limits: &SendLimits, piece: &Piece) -> Result<ibv_sge, NicErro
     }
     let length = u32::try_from(len).map_err(|_| NicError::Invalid("a piece of 4 GiB or more"))?;
     Ok(ibv_sge { addr, length, lkey })
-}
-
-fn describe(request: &Request<'_>, len: u64, inline: bool) -> Result<ibv_send_wr, NicError> {
-    let (opcode, immediate, to) = match request.operation {
-        Operation::Send { immediate: None } => (IBV_WR_SEND, None, None),
-        Operation::Send { immediate } => (IBV_WR_SEND_WITH_IMM, immediate, None),
-        Operation::Write {
-            to,
-            immediate: None,
-        } => (IBV_WR_RDMA_WRITE, None, Some(to)),
-        Operation::Write { to, immediate } => (IBV_WR_RDMA_WRITE_WITH_IMM, immediate, Some(to)),
-    };
-    if to.is_some_and(|to| len > to.len) {
-        return Err(NicError::Invalid(
-            "a write longer than the memory it goes to",
-        ));
-    }
-    let mut wr = blank(opcode);
-    wr.imm_or_key = immediate.unwrap_or(0).to_be();
-    if let Some(to) = to {
-        wr.wr = wr_target {
-            rdma: wr_rdma {
-                remote_addr: to.address,
-                rkey: to.key,
-            },
-        };
-    }
-    if inline {
-        wr.send_flags |= IBV_SEND_INLINE;
-    }
-    if request.solicited {
-        wr.send_flags |= IBV_SEND_SOLICITED;
-    }
-    Ok(wr)
 }
 
 /// A request with every field empty but the opcode.
@@ -410,30 +416,33 @@ impl Entry {
         }
     }
 
-    fn finish(mut self, outcome: Result<(), Failure>) -> Completion {
+    fn finish(mut self, queue_pair: Option<QueuePairId>, failure: Option<Failure>) -> Completion {
         if let Some(window) = &self.window {
-            match (self.kind, &outcome) {
-                (Kind::Invalidate, Ok(())) => {
+            match (self.kind, failure) {
+                (Kind::Invalidate, None) => {
                     let buffer = window.invalidated();
                     self.payload = buffer.map_or(Payload::Empty, Payload::buffer);
                 }
-                (Kind::Invalidate, Err(_)) => window.still_bound(),
+                (Kind::Invalidate, Some(_)) => window.still_bound(),
                 _ => {}
             }
         }
-        if let (Payload::One(Piece::Owned(buffer)), Ok(()), 1..) =
-            (&mut self.payload, &outcome, self.arriving)
+        if let (Payload::One(Piece::Owned(buffer)), None, 1..) =
+            (&mut self.payload, failure, self.arriving)
         {
             set_arrived(buffer, self.arriving);
         }
         Completion {
-            queue_pair: None,
+            queue_pair,
             work: self.work,
             kind: self.kind,
-            outcome: outcome.map(|()| Success {
-                len: self.arriving,
-                immediate: None,
-            }),
+            outcome: failure.map_or(
+                Ok(Success {
+                    len: self.arriving,
+                    immediate: None,
+                }),
+                Err,
+            ),
             payload: self.payload,
         }
     }

@@ -28,7 +28,8 @@ pub(crate) const SIZE: usize = 4096;
 pub(crate) enum Deviation {
     /// A write that leaves its window but not the window's registration succeeds.
     WriteBeyondWindow,
-    /// A message that does not fit its receive is refused as a failed operation, not as an invalid request.
+    /// A message that does not fit its receive is told to both sides as a failed operation, not as an invalid request
+    /// and a wrong length.
     TooLongIsFailedOperation,
 }
 

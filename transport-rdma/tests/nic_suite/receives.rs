@@ -154,14 +154,14 @@ fn too_small<F: Fixture>(fixture: &F) {
     pair.b.post_receives(queue, 1);
     let payload = pair.a.filled(&pattern(4, SIZE + 1));
     pair.a.send(payload);
-    let expected = if fixture.deviates(Deviation::TooLongIsFailedOperation) {
-        Status::RemoteOperation
+    let (at_sender, at_receiver) = if fixture.deviates(Deviation::TooLongIsFailedOperation) {
+        (Status::RemoteOperation, Status::LocalOperation)
     } else {
-        Status::RemoteInvalidRequest
+        (Status::RemoteInvalidRequest, Status::LocalLength)
     };
-    assert_eq!(failure(&pair.a.take(fixture, Kind::Send, 1)[0]), expected);
+    assert_eq!(failure(&pair.a.take(fixture, Kind::Send, 1)[0]), at_sender);
     let received = pair.b.take(fixture, Kind::Receive, 1).remove(0);
-    assert_eq!(failure(&received), Status::LocalLength);
+    assert_eq!(failure(&received), at_receiver);
     assert!(buffer_of(received).filled().is_empty());
 }
 

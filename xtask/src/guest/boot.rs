@@ -190,7 +190,7 @@ impl Guest {
             .arg(&image.initrd);
         command.arg("-append");
         command.arg(format!(
-            "console=ttyS0 quiet panic=-1 mitigations=off guest={host}"
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable guest={host}"
         ));
         command.arg("-virtfs").arg(share(
             Path::new("/"),
