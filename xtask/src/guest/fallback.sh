@@ -69,6 +69,8 @@ expect 'GID again' 'RDMA on rxe0 port 1' $probe
 
 rdma link delete rxe0
 expect 'no device' 'there is no RDMA device' $probe
+rdma link add rxe0 type rxe netdev rdma0
+expect 'device again' 'RDMA on rxe0 port 1' $probe
 
 echo "fallback: $passed of $cases cases"
 [ $passed = $cases ]
