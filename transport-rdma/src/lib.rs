@@ -1,1 +1,8 @@
-//! transport-rdma
+//! RDMA for byway: DMA memory, the [`nic::Nic`] trait, and verbs.
+//!
+//! `verbs` and `memory` are the only modules with unsafe code. Nothing here needs a package to build: libibverbs is
+//! loaded at run time, and [`verbs::probe`] says why when it cannot be used.
+
+pub mod memory;
+pub mod nic;
+pub mod verbs;

@@ -1,15 +1,24 @@
 //! Maintenance commands, run as `cargo xtask <command>`.
 
+mod guest;
+
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask <command>
 
-  test    runs every test of the workspace";
+  test    runs every test of the workspace, and the RDMA tests in a guest
+  guest   runs a command in a virtual machine that has a Soft-RoCE device
+  bench-verbs
+          compares the verbs layer with perftest in one guest
+  abi     checks the C layouts and the ibverbs crate (needs cmake, libclang, libibverbs-dev)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("test") => test(args.collect()),
+        Some("guest") => guest::command(args.collect()),
+        Some("bench-verbs") => guest::jobs::bench_verbs(),
+        Some("abi") => guest::jobs::abi(),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -17,15 +26,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the workspace's tests; further arguments go to `cargo test`.
+/// Runs the workspace's tests; further arguments go to `cargo test`. Then the RDMA tests in the guest.
 fn test(args: Vec<String>) -> ExitCode {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    match Command::new(cargo).args(["test", "--workspace"]).args(args).status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
+    match cargo(["test", "--workspace"]).args(args).status() {
+        Ok(status) if status.success() => guest::jobs::run(),
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: cargo could not be started: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// The cargo that runs this program.
+fn cargo<const N: usize>(args: [&str; N]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args);
+    command
 }

@@ -1,0 +1,453 @@
+//! [`Nic`] on verbs: one device, one protection domain, one completion queue, one shared receive queue.
+//!
+//! Owns the queue pairs and windows, and counts what the completion queue must hold. Invariant: the depths of all
+//! queues that report to the completion queue never exceed its capacity, counting those of destroyed queue pairs until
+//! their last reports are read. Never waits.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::completion::{CompletionChannel, CompletionQueue, WorkCompletion};
+use super::error::{Unavailable, VerbsError};
+use super::events::{AsyncEvent, QueuePairEvent};
+use super::probe::{DeviceChoice, Located, locate};
+use super::queue_pair::{Attachments, Initialized, QueuePair, ReadyToReceive, ReadyToSend, Route};
+use super::receive_queue::SharedReceiveQueue;
+use super::region::ProtectionDomain;
+use super::window::Window;
+use crate::memory::{Buffer, Memory, Slab};
+use crate::nic::{
+    Completion, Endpoint, Event, Limits, Nic, NicError, QueuePairId, QueuePairSpec, Receive, RecvQueue,
+    Rejected, RemoteAccess, RemoteSlice, Request, WindowId, WorkId,
+};
+
+/// How many events one call takes; the rest waits for the next call.
+const EVENTS_MAX: usize = 64;
+
+/// Reads that a peer may have in flight to us. The transport uses none; the verbs tests use a few.
+const READS_MAX: u8 = 4;
+
+const NO_SHARED_QUEUE: &str = "the NIC was opened without a shared receive queue";
+
+/// What to open a NIC with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NicOptions {
+    /// Which device.
+    pub choice: DeviceChoice,
+    /// How many requests may be outstanding on all queue pairs together, shared receives included.
+    /// Clamped to the device.
+    pub completions: u32,
+    /// How many receives the shared queue holds; zero for none. Clamped to the device.
+    pub shared_receives: u32,
+}
+
+impl Default for NicOptions {
+    fn default() -> Self {
+        Self { choice: DeviceChoice::default(), completions: 16 * 1024, shared_receives: 1024 }
+    }
+}
+
+/// A NIC that is reached through libibverbs.
+#[derive(Debug)]
+pub struct VerbsNic {
+    queue_pairs: BTreeMap<QueuePairId, Slot>,
+    /// Which queue pair a queue's reports belong to; the shared queue is not in here.
+    owners: BTreeMap<u32, QueuePairId>,
+    windows: BTreeMap<WindowId, Arc<Window>>,
+    attached: Attachments,
+    located: Located,
+    limits: Limits,
+    next_id: u32,
+    /// Reports that living queues may still cause.
+    reserved: u32,
+    /// Reports of destroyed queue pairs that may still be in the completion queue.
+    retiring: u32,
+    /// Completions that no report will bring.
+    flushed: Vec<Completion>,
+    reports: Vec<WorkCompletion>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    stage: Stage,
+    endpoint: Endpoint,
+    spec: QueuePairSpec,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Initialized(QueuePair<Initialized>),
+    Receiving(QueuePair<ReadyToReceive>),
+    Sending(QueuePair<ReadyToSend>),
+    /// A transition failed, which destroyed the queue pair.
+    Gone,
+}
+
+/// Runs the same expression on the queue pair of whichever stage.
+macro_rules! any_stage {
+    ($stage:expr, $queue_pair:ident => $use:expr) => {
+        match $stage {
+            Stage::Initialized($queue_pair) => Some($use),
+            Stage::Receiving($queue_pair) => Some($use),
+            Stage::Sending($queue_pair) => Some($use),
+            Stage::Gone => None,
+        }
+    };
+}
+
+impl VerbsNic {
+    /// Opens the first usable device.
+    pub fn open(options: &NicOptions) -> Result<Self, Unavailable> {
+        let located = locate(&options.choice)?;
+        let attributes = located.context.attributes()?;
+        let domain = ProtectionDomain::allocate(&located.context)?;
+        let channel = CompletionChannel::create(&located.context)?;
+        let completions = options.completions.min(attributes.completions_max).max(1);
+        let completions = CompletionQueue::create(&channel, completions)?;
+        let depth = options.shared_receives.min(attributes.shared_receives_max).min(completions.capacity());
+        let shared_receives = (depth > 0).then(|| SharedReceiveQueue::create(&domain, depth)).transpose()?;
+        let limits = Limits {
+            completions_max: completions.capacity(),
+            shared_receives_max: depth,
+            depth_max: attributes.depth_max,
+            pieces_max: attributes.pieces_max,
+            windows: attributes.windows,
+        };
+        Ok(Self {
+            queue_pairs: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            attached: Attachments { domain, completions, shared_receives },
+            located,
+            limits,
+            next_id: 0,
+            reserved: depth,
+            retiring: 0,
+            flushed: Vec::new(),
+            reports: Vec::new(),
+        })
+    }
+
+    /// The device, port and address in use.
+    pub fn located(&self) -> &Located {
+        &self.located
+    }
+
+    /// The domain that all memory of this NIC is registered in.
+    pub fn domain(&self) -> &Arc<ProtectionDomain> {
+        &self.attached.domain
+    }
+
+    /// A connected queue pair, for the operations that the trait leaves out (reads, atomics).
+    pub fn queue_pair(&self, id: QueuePairId) -> Result<&QueuePair<ReadyToSend>, NicError> {
+        match &self.slot(id)?.stage {
+            Stage::Sending(queue_pair) => Ok(queue_pair),
+            Stage::Gone => Err(NicError::UnknownQueuePair(id)),
+            _ => Err(NicError::State("the queue pair must be activated before it sends")),
+        }
+    }
+
+    /// Asks for [`Event::SharedReceiveLow`] once fewer than `limit` shared receives are left.
+    pub fn set_shared_low_mark(&self, limit: u32) -> Result<(), NicError> {
+        match &self.attached.shared_receives {
+            Some(shared) => Ok(shared.set_low_mark(limit)?),
+            None => Err(NicError::State(NO_SHARED_QUEUE)),
+        }
+    }
+
+    /// Sleeps until a wake-up waits, at most for `limit`; see [`CompletionChannel::wait`].
+    pub fn wait(&self, limit: Duration) -> Result<bool, VerbsError> {
+        self.attached.completions.channel().wait(limit)
+    }
+
+    /// The descriptor that is readable when an asynchronous event waits.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.located.context.async_fd()
+    }
+
+    fn slot(&self, id: QueuePairId) -> Result<&Slot, NicError> {
+        self.queue_pairs.get(&id).ok_or(NicError::UnknownQueuePair(id))
+    }
+
+    fn slot_mut(&mut self, id: QueuePairId) -> Result<&mut Slot, NicError> {
+        self.queue_pairs.get_mut(&id).ok_or(NicError::UnknownQueuePair(id))
+    }
+
+    fn window(&self, id: WindowId) -> Result<&Arc<Window>, NicError> {
+        self.windows.get(&id).ok_or(NicError::UnknownWindow(id))
+    }
+
+    fn new_id(&mut self) -> Result<u32, NicError> {
+        let id = self.next_id;
+        self.next_id = id.checked_add(1).ok_or(NicError::Invalid("this NIC has numbered 2^32 objects"))?;
+        Ok(id)
+    }
+
+    fn by_number(&self, number: u32) -> Option<QueuePairId> {
+        let mut all = self.queue_pairs.iter();
+        all.find(|(_, slot)| slot.endpoint.number == number).map(|(&id, _)| id)
+    }
+
+    fn dispatch(&self, report: WorkCompletion, into: &mut Vec<Completion>) {
+        // A report that names no request of ours is dropped: nothing can be released on its word.
+        if let Some(&id) = self.owners.get(&report.queue()) {
+            if let Some(slot) = self.queue_pairs.get(&id) {
+                let id = Some(id);
+                let _ = any_stage!(&slot.stage, queue_pair => queue_pair.complete(report, id, into).is_ok());
+            }
+        } else if let Some(shared) = &self.attached.shared_receives {
+            let queue_pair = self.by_number(report.queue_pair_number());
+            let _ = shared.complete(report, queue_pair, into);
+        }
+    }
+
+    fn translate(&self, event: AsyncEvent) -> Event {
+        match event {
+            AsyncEvent::QueuePair { number, what } => match (self.by_number(number), what) {
+                (Some(id), QueuePairEvent::Failed) => Event::QueuePairFailed(id),
+                (Some(id), QueuePairEvent::Established) => Event::Established(id),
+                (Some(id), QueuePairEvent::LastReceiveConsumed) => Event::LastReceiveConsumed(id),
+                (None, _) => Event::Unknown(number),
+            },
+            AsyncEvent::CompletionQueueFailed => Event::CompletionQueueFailed,
+            AsyncEvent::SharedReceiveFailed => Event::SharedReceiveFailed,
+            AsyncEvent::SharedReceiveLow => Event::SharedReceiveLow,
+            AsyncEvent::PortUp(port) => Event::PortUp(port),
+            AsyncEvent::PortDown(port) => Event::PortDown(port),
+            AsyncEvent::AddressesChanged(port) => Event::AddressesChanged(port),
+            AsyncEvent::DeviceFailed => Event::DeviceFailed,
+            AsyncEvent::Unknown(code) => Event::Unknown(code),
+        }
+    }
+}
+
+/// The descriptor that is readable after an armed completion.
+impl AsFd for VerbsNic {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.attached.completions.channel().as_fd()
+    }
+}
+
+impl Nic for VerbsNic {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<Slab, Rejected<Memory>> {
+        self.attached
+            .domain
+            .register(memory)
+            .map_err(|(error, returned)| Rejected { error: error.into(), returned })
+    }
+
+    fn create_queue_pair(&mut self, spec: &QueuePairSpec) -> Result<QueuePairId, NicError> {
+        if spec.recv_depth.is_none() && self.attached.shared_receives.is_none() {
+            return Err(NicError::State(NO_SHARED_QUEUE));
+        }
+        let needed = spec.completions_max();
+        let free = self.limits.completions_max.saturating_sub(self.reserved + self.retiring);
+        if needed > free {
+            return Err(NicError::CompletionsExhausted { needed, free });
+        }
+        let id = QueuePairId(self.new_id()?);
+        let port = &self.located.port;
+        let queue_pair = QueuePair::create(&self.attached, port.number, spec)?;
+        let endpoint = Endpoint {
+            gid: self.located.gid.raw,
+            lid: port.lid,
+            number: queue_pair.number(),
+            first_psn: random_psn(),
+            mtu: self.located.mtu,
+        };
+        let (sends, receives) = queue_pair.queues();
+        self.owners.insert(sends, id);
+        self.owners.extend(receives.map(|queue| (queue, id)));
+        self.reserved += needed;
+        let stage = Stage::Initialized(queue_pair);
+        self.queue_pairs.insert(id, Slot { stage, endpoint, spec: *spec });
+        Ok(id)
+    }
+
+    fn endpoint(&self, queue_pair: QueuePairId) -> Result<Endpoint, NicError> {
+        Ok(self.slot(queue_pair)?.endpoint)
+    }
+
+    fn inline_max(&self, queue_pair: QueuePairId) -> Result<u32, NicError> {
+        any_stage!(&self.slot(queue_pair)?.stage, queue_pair => queue_pair.inline_max())
+            .ok_or(NicError::UnknownQueuePair(queue_pair))
+    }
+
+    fn accept(&mut self, queue_pair: QueuePairId, peer: &Endpoint) -> Result<(), NicError> {
+        let route = Route {
+            port: self.located.port.number,
+            gid_index: self.located.gid.index,
+            // Without a local identifier the peer is on Ethernet or behind a router.
+            global: self.located.port.ethernet || peer.lid == 0,
+            peer_gid: peer.gid,
+            peer_lid: peer.lid,
+            peer_number: peer.number,
+            peer_psn: peer.first_psn,
+            mtu: peer.mtu.min(self.located.mtu),
+            reads_max: READS_MAX,
+        };
+        let slot = self.slot_mut(queue_pair)?;
+        match std::mem::replace(&mut slot.stage, Stage::Gone) {
+            Stage::Initialized(initialized) => {
+                slot.stage = Stage::Receiving(initialized.ready_to_receive(&route)?);
+                Ok(())
+            }
+            other => {
+                slot.stage = other;
+                Err(NicError::State("a queue pair accepts a peer once"))
+            }
+        }
+    }
+
+    fn activate(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {
+        let slot = self.slot_mut(queue_pair)?;
+        match std::mem::replace(&mut slot.stage, Stage::Gone) {
+            Stage::Receiving(receiving) => {
+                let psn = slot.endpoint.first_psn;
+                slot.stage = Stage::Sending(receiving.ready_to_send(psn, READS_MAX)?);
+                Ok(())
+            }
+            other => {
+                slot.stage = other;
+                Err(NicError::State("a queue pair is activated once, after it accepted a peer"))
+            }
+        }
+    }
+
+    fn fail_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {
+        match any_stage!(&self.slot(queue_pair)?.stage, queue_pair => queue_pair.fail()) {
+            Some(result) => Ok(result?),
+            None => Err(NicError::UnknownQueuePair(queue_pair)),
+        }
+    }
+
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {
+        let slot = self.queue_pairs.remove(&queue_pair).ok_or(NicError::UnknownQueuePair(queue_pair))?;
+        self.owners.retain(|_, owner| *owner != queue_pair);
+        let reports = slot.spec.completions_max();
+        self.reserved -= reports;
+        self.retiring += reports;
+        let (id, flushed) = (Some(queue_pair), &mut self.flushed);
+        match any_stage!(slot.stage, queue_pair => queue_pair.destroy(id, flushed)) {
+            Some(result) => Ok(result?),
+            None => Ok(()),
+        }
+    }
+
+    fn post_recv(&mut self, queue: RecvQueue, batch: &mut Vec<Receive>) -> Result<(), NicError> {
+        match queue {
+            RecvQueue::Shared => match &self.attached.shared_receives {
+                Some(shared) => shared.post(batch),
+                None => Err(NicError::State(NO_SHARED_QUEUE)),
+            },
+            RecvQueue::Own(id) => {
+                any_stage!(&self.slot(id)?.stage, queue_pair => queue_pair.post_recv(batch))
+                    .unwrap_or(Err(NicError::UnknownQueuePair(id)))
+            }
+        }
+    }
+
+    fn post(&mut self, queue_pair: QueuePairId, batch: &mut Vec<Request<'_>>) -> Result<(), NicError> {
+        self.queue_pair(queue_pair)?.post(batch)
+    }
+
+    fn allocate_window(&mut self) -> Result<WindowId, NicError> {
+        let window = Window::allocate(&self.attached.domain)?;
+        let id = WindowId(self.new_id()?);
+        self.windows.insert(id, window);
+        Ok(id)
+    }
+
+    fn bind(
+        &mut self,
+        queue_pair: QueuePairId,
+        window: WindowId,
+        work: WorkId,
+        buffer: Buffer,
+        access: RemoteAccess,
+    ) -> Result<RemoteSlice, Rejected<Buffer>> {
+        let found = self.queue_pair(queue_pair).and_then(|qp| Ok((qp, self.window(window)?)));
+        match found {
+            Ok((queue_pair, window)) => queue_pair.post_bind(work, window, buffer, access),
+            Err(error) => Err(Rejected { error, returned: buffer }),
+        }
+    }
+
+    fn invalidate(
+        &mut self,
+        queue_pair: QueuePairId,
+        window: WindowId,
+        work: WorkId,
+    ) -> Result<(), NicError> {
+        self.queue_pair(queue_pair)?.post_invalidate(work, self.window(window)?)
+    }
+
+    fn free_window(&mut self, window: WindowId) -> Result<Option<Buffer>, NicError> {
+        let removed = self.windows.remove(&window).ok_or(NicError::UnknownWindow(window))?;
+        Ok(removed.free()?)
+    }
+
+    fn poll(&mut self, into: &mut Vec<Completion>, max: usize) -> Result<usize, NicError> {
+        let before = into.len();
+        if !self.flushed.is_empty() {
+            into.append(&mut self.flushed);
+        }
+        let mut reports = std::mem::take(&mut self.reports);
+        let polled = self.attached.completions.poll(&mut reports, max);
+        for report in reports.drain(..) {
+            self.dispatch(report, into);
+        }
+        self.reports = reports;
+        if polled? < max {
+            // The queue was empty: no report of a destroyed queue pair is left in it.
+            self.retiring = 0;
+        }
+        Ok(into.len() - before)
+    }
+
+    fn arm(&mut self, solicited_only: bool) -> Result<(), NicError> {
+        Ok(self.attached.completions.arm(solicited_only)?)
+    }
+
+    fn take_wakes(&mut self) -> Result<usize, NicError> {
+        Ok(self.attached.completions.channel().drain()?)
+    }
+
+    fn take_events(&mut self, into: &mut Vec<Event>) -> Result<(), NicError> {
+        for _ in 0..EVENTS_MAX {
+            match self.located.context.take_event()? {
+                Some(event) => into.push(self.translate(event)),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for VerbsNic {
+    fn drop(&mut self) {
+        // Windows first: destroying a queue pair that has bound ones can wait for ever on some devices.
+        for window in self.windows.values() {
+            drop(window.free());
+        }
+    }
+}
+
+impl From<VerbsError> for NicError {
+    fn from(error: VerbsError) -> Self {
+        Self::Device(Box::new(error))
+    }
+}
+
+/// 24 random bits. Not predictable from outside, so that a stale or forged packet is not taken for one of ours.
+fn random_psn() -> u32 {
+    // Each `RandomState` has keys of its own, seeded by the system.
+    RandomState::new().hash_one(0u8) as u32 & 0x00ff_ffff
+}

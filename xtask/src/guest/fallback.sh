@@ -1,0 +1,76 @@
+#!/bin/bash
+# Makes every state of a machine in which RDMA cannot be used, and checks that the program starts and names the reason.
+# Runs in the guest, whose file system forgets the changes. Usage: fallback.sh PROBE
+probe=$1
+passed=0 cases=0
+libraries=/usr/lib/x86_64-linux-gnu
+mkdir -p /tmp/aside
+
+# NAME, TEXT THAT THE ANSWER MUST CONTAIN, COMMAND ...
+expect() {
+  local name=$1 text=$2 answer status
+  shift 2
+  answer=$("$@" 2>/tmp/stderr)
+  status=$?
+  cases=$((cases + 1))
+  if [ $status = 0 ] && [[ $answer == *"$text"* ]]; then
+    passed=$((passed + 1))
+    printf '%-20s %s\n' "$name" "$answer"
+  else
+    printf '%-20s FAILED, status %s: %s\n' "$name" "$status" "$answer"
+    sed 's/^/    /' /tmp/stderr
+  fi
+}
+
+aside() { mv "$@" /tmp/aside/; }
+
+# The binary must be reachable for a user without rights.
+cp "$probe" /tmp/probe
+chmod 755 /tmp/probe
+probe=/tmp/probe
+
+expect 'all is well' 'RDMA on rxe0 port 1' $probe
+expect 'no such device' 'no RDMA device named mlx5_9' $probe mlx5_9
+
+aside $libraries/libibverbs.so.1*
+expect 'library removed' 'libibverbs.so.1 cannot be loaded' $probe
+mv /tmp/aside/libibverbs.so.1* $libraries/
+
+aside $libraries/libibverbs /etc/libibverbs.d
+expect 'providers removed' 'no provider for rxe0: install the providers' $probe
+mv /tmp/aside/libibverbs $libraries/
+mv /tmp/aside/libibverbs.d /etc/
+
+: > /tmp/empty.so
+aside $libraries/libibverbs.so.1*
+cp /tmp/empty.so $libraries/libibverbs.so.1
+expect 'library broken' 'libibverbs.so.1 cannot be loaded' $probe
+rm $libraries/libibverbs.so.1
+mv /tmp/aside/libibverbs.so.1* $libraries/
+
+expect 'memory lock 64 KiB' 'may lock only 64 KiB' bash -c \
+  "ulimit -l 64; exec setpriv --reuid 1000 --regid 1000 --clear-groups $probe"
+expect 'a normal user' 'RDMA on rxe0 port 1' setpriv --reuid 1000 --regid 1000 --clear-groups $probe
+
+ip link set rdma0 down
+expect 'port down' 'no port of rxe0 is active, the last one is down' $probe
+ip link set rdma0 up
+expect 'port up again' 'RDMA on rxe0 port 1' $probe
+
+# The kernel always gives a Soft-RoCE port one address, also without an IP address. So the library is made to report
+# an empty table, as it does in a container whose network has no RDMA: the function returns zero at once.
+library=$(readlink -f $libraries/libibverbs.so.1)
+cp "$library" /tmp/aside/whole
+offset=$((0x$(readelf -sW "$library" | awk '$8 ~ /^_ibv_query_gid_table@/ { print $2; exit }')))
+printf '\x31\xc0\xc3' | dd of="$library" bs=1 seek=$offset conv=notrunc status=none
+expect 'no GID' 'port 1 of rxe0 has no address' $probe
+cp /tmp/aside/whole "$library"
+expect 'GID again' 'RDMA on rxe0 port 1' $probe
+
+rdma link delete rxe0
+expect 'no device' 'there is no RDMA device' $probe
+rdma link add rxe0 type rxe netdev rdma0
+expect 'device again' 'RDMA on rxe0 port 1' $probe
+
+echo "fallback: $passed of $cases cases"
+[ $passed = $cases ]

@@ -1,0 +1,130 @@
+//! What runs in the guest: the RDMA tests, the checks against other programs, and the comparison with perftest.
+//!
+//! Owns the decision that a missing guest is an error. Invariant: under `CI=true` a run that could not use the guest
+//! fails. Never lets a skipped test look like a passed one.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::{env, fs};
+
+use super::boot::Job;
+use super::{GuestError, run as run_job};
+use crate::cargo;
+
+/// The crate whose tests need a device.
+const CRATE: &str = "byway-rdma";
+
+/// Checks the reason that the library gives in every state of a machine without RDMA.
+const FALLBACK: &str = include_str!("fallback.sh");
+
+/// Runs the verbs layer and perftest side by side.
+const BENCH: &str = include_str!("bench.sh");
+
+/// The checks that need rdma-core's headers, in a workspace of their own.
+const ABI_CHECK: &str = "transport-rdma/abi-check";
+
+/// Runs the RDMA tests in the guest. The NIC suite comes last, so the log ends with its count.
+pub(crate) fn run() -> ExitCode {
+    conclude("RDMA tests", rdma_tests())
+}
+
+fn rdma_tests() -> Result<u8, GuestError> {
+    // Before anything is built, so that a machine without QEMU says so at once.
+    super::boot::find_qemu()?;
+    let build = |args: &[&str]| build(Path::new("."), &[&["--package", CRATE], args].concat());
+    let probe = build(&["--example", "probe"])?;
+    let verbs = build(&["--test", "verbs_rxe"])?;
+    let suite = build(&["--test", "nic_rxe"])?;
+    let [probe, verbs, suite] = [probe, verbs, suite].map(|path| path.display().to_string());
+    let steps = r#""$1" && bash -c "$0" fallback "$2" && "$3""#;
+    let mut job =
+        Job::new(["bash", "-c", steps, FALLBACK, &verbs, &probe, &suite].map(String::from).to_vec())?;
+    job.timeout_seconds = 600;
+    run_job(&job)
+}
+
+/// Compares the verbs layer with perftest.
+pub(crate) fn bench_verbs() -> ExitCode {
+    conclude("benchmarks", bench())
+}
+
+fn bench() -> Result<u8, GuestError> {
+    super::boot::find_qemu()?;
+    let ours = build(Path::new("."), &["--package", CRATE, "--release", "--example", "perf"])?;
+    let ours = ours.display().to_string();
+    let mut job = Job::new(["bash", "-c", BENCH, "bench", &ours].map(String::from).to_vec())?;
+    job.timeout_seconds = 900;
+    run_job(&job)
+}
+
+/// Checks our C layouts against `ibverbs-sys` and exchanges messages with the `ibverbs` crate.
+pub(crate) fn abi() -> ExitCode {
+    conclude("ABI checks", abi_checks())
+}
+
+fn abi_checks() -> Result<u8, GuestError> {
+    let folder = Path::new(ABI_CHECK);
+    let layouts = build(folder, &["--bin", "layouts"])?;
+    match Command::new(layouts).status() {
+        Ok(status) if status.success() => {}
+        other => {
+            return Err(GuestError::Prepare(format!("the layouts differ: {other:?}")));
+        }
+    }
+    super::boot::find_qemu()?;
+    let exchange = build(folder, &["--bin", "exchange"])?;
+    run_job(&Job::new(vec![exchange.display().to_string()])?)
+}
+
+/// Builds one executable and returns its path.
+fn build(folder: &Path, args: &[&str]) -> Result<PathBuf, GuestError> {
+    let is_test = args.contains(&"--test");
+    let mut command = if is_test { cargo(["test", "--no-run"]) } else { cargo(["build"]) };
+    // perftest is one C program, optimised as a whole; so is what it is compared with.
+    if args.contains(&"--release") {
+        command.env("CARGO_PROFILE_RELEASE_LTO", "fat");
+        command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+    }
+    command.current_dir(folder).args(args).args(["--locked", "--message-format=json"]);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let executable = executable(&text).map(PathBuf::from);
+    match (output.status.success(), executable) {
+        (true, Some(path)) => Ok(fs::canonicalize(path)?),
+        _ => Err(GuestError::Prepare(format!("cargo could not build {}", args.join(" ")))),
+    }
+}
+
+/// The last executable that cargo's messages name.
+fn executable(messages: &str) -> Option<&str> {
+    let key = "\"executable\":\"";
+    let start = messages.rfind(key)? + key.len();
+    messages[start..].split('"').next()
+}
+
+fn conclude(what: &str, result: Result<u8, GuestError>) -> ExitCode {
+    let error = match result {
+        Ok(code) => return ExitCode::from(code),
+        Err(error) => error,
+    };
+    eprintln!("*** The {what} did NOT run: {error}.");
+    // Only a missing QEMU is a state that a developer's machine may be in.
+    let excusable = matches!(error, GuestError::NoQemu);
+    if !excusable || env::var("CI").is_ok_and(|value| value == "true") {
+        return ExitCode::FAILURE;
+    }
+    eprintln!("*** Everything else passed. With CI=true this is a failure.");
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_found_in_the_messages() {
+        let messages = "{\"executable\":null}\n{\"x\":1,\"executable\":\"/a b/c\",\"fresh\":true}\n{\"executable\":null}\n";
+        assert_eq!(executable(messages), Some("/a b/c"));
+        assert_eq!(executable("{\"executable\":null}"), None);
+    }
+}
