@@ -1,6 +1,6 @@
 //! byway's own frames over any stream that reads and writes.
 //!
-//! [`connect`] and [`accept`] exchange hellos; then one task per connection, its [driver](driver), reads, dispatches and
+//! [`connect`] and [`accept`] exchange hellos; then one task per connection, its driver, reads, dispatches and
 //! writes. There is no task per message and none per call that is ready at once.
 
 mod driver;
