@@ -316,7 +316,8 @@ mod tests {
             segments
         };
         let whole = flatten(&build());
-        for first in (0..whole.len()).step_by(61) {
+        // Miri needs a while for each.
+        for first in (0..whole.len()).step_by(if cfg!(miri) { 4001 } else { 61 }) {
             let mut segments = build();
             segments.advance(first);
             assert_eq!(flatten(&segments), whole[first..], "after {first}");
