@@ -34,6 +34,9 @@ const TURN_BUDGET: Duration = Duration::from_micros(200);
 /// above this running elsewhere wins as soon as there is a second core.
 const SLOW_NS: u64 = 50_000;
 
+/// Resolves when a server takes no more calls, to when the open ones must be over. Every link's driver is given one.
+pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
+
 /// Which handler answers which path.
 #[derive(Default)]
 pub struct Router {

@@ -17,6 +17,7 @@ use tonic::Status;
 use crate::alarm::Alarm;
 use crate::connection::{Caller, Connection};
 use crate::context::{ConnectionInfo, Endpoint};
+pub use crate::dispatch::Drain;
 use crate::dispatch::{Inline, Router};
 use crate::invoke::Carrier;
 use crate::limits::Limits;
@@ -43,9 +44,6 @@ pub struct Options {
 pub fn connect(router: Arc<Router>, options: Options) -> Caller<Outbox> {
     connect_until(router, options, Box::pin(std::future::pending()))
 }
-
-/// Resolves when the server takes no more calls, to when the open ones must be over.
-pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
 
 /// Like [`connect`], to a server that drains when `drain` resolves.
 ///

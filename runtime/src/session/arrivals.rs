@@ -124,20 +124,8 @@ impl Session {
         }
         self.held += charge;
         let ended = receive == Half::Ended;
-        let mut open = Open {
-            send: Half::AwaitHead,
-            receive,
-            send_window: SendWindow::new(self.remote.window),
-            receive_window,
-            deadline: None,
-            began: 0,
-            held: 0,
-            deaf: false,
-            in_crowd: false,
-            reader: None,
-            writer: None,
-            observer: None,
-        };
+        let send_window = SendWindow::new(self.remote.window);
+        let mut open = Open::new(Half::AwaitHead, receive, send_window, receive_window);
         if let Body::Later(_) = body {
             self.slots.insert(id, open);
             let end = ended.then(|| End::Outcome(Ok(Metadata::default())));

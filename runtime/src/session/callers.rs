@@ -42,23 +42,10 @@ impl Session {
         let began = link.position();
         // Before anything is noted of the call: encoding runs the caller's code, which may panic.
         link.push(&Frame::new(Kind::Open, flags, id, Some((head, head_len)), message));
-        self.slots.insert(
-            id,
-            Open {
-                send: Half::AwaitHead.after(flags).unwrap_or(Half::Ended),
-                receive: Half::AwaitHead,
-                send_window,
-                receive_window: ReceiveWindow::new(self.local.window),
-                deadline: *deadline,
-                began,
-                held: 0,
-                deaf: false,
-                in_crowd: false,
-                reader: waker.cloned(),
-                writer: None,
-                observer: None,
-            },
-        );
+        let send = Half::AwaitHead.after(flags).unwrap_or(Half::Ended);
+        let receive_window = ReceiveWindow::new(self.local.window);
+        let open = Open::new(send, Half::AwaitHead, send_window, receive_window);
+        self.slots.insert(id, Open { deadline: *deadline, began, reader: waker.cloned(), ..open });
         self.note_deadline(*deadline);
         Ok(id)
     }

@@ -41,6 +41,31 @@ pub(super) struct Open {
     pub(super) observer: Option<Waker>,
 }
 
+impl Open {
+    /// A call of which nothing else is known yet.
+    pub(super) fn new(
+        send: Half,
+        receive: Half,
+        send_window: SendWindow,
+        receive_window: ReceiveWindow,
+    ) -> Self {
+        Self {
+            send,
+            receive,
+            send_window,
+            receive_window,
+            deadline: None,
+            began: 0,
+            held: 0,
+            deaf: false,
+            in_crowd: false,
+            reader: None,
+            writer: None,
+            observer: None,
+        }
+    }
+}
+
 /// A part that waits for its reader.
 pub(super) struct Arrived {
     pub(super) head: Option<Metadata>,
@@ -189,20 +214,7 @@ mod tests {
     use super::*;
 
     fn call() -> Open {
-        Open {
-            send: Half::Open,
-            receive: Half::Open,
-            send_window: SendWindow::new(1),
-            receive_window: ReceiveWindow::new(1),
-            deadline: None,
-            began: 0,
-            held: 0,
-            deaf: false,
-            in_crowd: false,
-            reader: None,
-            writer: None,
-            observer: None,
-        }
+        Open::new(Half::Open, Half::Open, SendWindow::new(1), ReceiveWindow::new(1))
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::BufMut;
 use byway_runtime::connection::Connection;
-use byway_runtime::dispatch::{Inline, Router};
+use byway_runtime::dispatch::{Drain, Inline, Router};
 use byway_runtime::link::{Body, Link};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Event, Failure, Incoming};
@@ -30,9 +30,6 @@ const READS_PER_POLL: usize = 16;
 
 /// How long a connection that is over may take to deliver its last words.
 const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// Resolves when the server takes no more calls, to when the open ones must be over.
-pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
 
 /// Drives one connection to its end.
 pub struct Driver<S> {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use byway_runtime::ConnectionInfo;
 use byway_runtime::connection::{Caller, Connection};
-use byway_runtime::dispatch::Router;
+use byway_runtime::dispatch::{Drain, Router};
 use byway_runtime::session::{Hello, HelloError, Role};
 use byway_runtime::stream::{Inbox, Outbox};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::Options;
-use super::driver::{Drain, Driver};
+use super::driver::Driver;
 
 /// Why a stream did not become a connection.
 #[derive(Debug)]

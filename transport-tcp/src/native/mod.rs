@@ -7,7 +7,8 @@ mod driver;
 mod handshake;
 mod keepalive;
 
-pub use driver::{Drain, Driver};
+pub use byway_runtime::dispatch::Drain;
+pub use driver::Driver;
 pub use handshake::{Accepted, ConnectError, accept, connect, refuse};
 pub use keepalive::Keepalive;
 
