@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::path::Transport;
+
 /// A port or a Unix socket.
 ///
 /// Text of the forms `host:port`, `byway://host:port`, `[::1]:port`, `unix:/path` and `unix:///path` converts into it.
@@ -32,7 +34,7 @@ impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "\"{}\" is not an address: {}; use byway://host:port, host:port or unix:///path",
+            "\"{}\" is not an address: {}; use byway://host:port, host:port, unix:///path, or grpc://host:port for a server of gRPC",
             self.text, self.reason
         )
     }
@@ -48,6 +50,8 @@ impl FromStr for Address {
     }
 }
 
+const NO_TLS: &str = "TLS is not part of this version";
+
 fn parse(text: &str) -> Result<Address, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
@@ -56,9 +60,8 @@ fn parse(text: &str) -> Result<Address, &'static str> {
     let authority = match text.split_once("://") {
         None => text,
         Some(("byway", authority)) => authority.strip_suffix('/').unwrap_or(authority),
-        Some(("grpc" | "http" | "https", _)) => {
-            return Err("gRPC over HTTP/2 is not part of this version, only byway's own framing is");
-        }
+        Some(("grpc" | "http", _)) => return Err("a server listens for every protocol at once"),
+        Some(("grpcs" | "https", _)) => return Err(NO_TLS),
         Some(_) => return Err("the scheme is unknown"),
     };
     let (host, port) = authority.rsplit_once(':').ok_or("the port is missing")?;
@@ -120,9 +123,81 @@ impl From<std::convert::Infallible> for AddressError {
     }
 }
 
+/// What a channel is to reach: an [`Address`], and perhaps the only protocol to speak there.
+///
+/// Beside the forms of an address, `grpc://host:port` and `http://host:port` convert into it: a server of gRPC that
+/// is reached over HTTP/2.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub(crate) address: Address,
+    pub(crate) transport: Transport,
+}
+
+impl FromStr for Target {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let grpc = ["grpc://", "http://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+        let Some(authority) = grpc else { return Ok(text.parse::<Address>()?.into()) };
+        let address = parse(authority.strip_suffix('/').unwrap_or(authority));
+        let address = address.map_err(|reason| AddressError { text: text.to_owned(), reason })?;
+        Ok(Self { address, transport: Transport::Grpc })
+    }
+}
+
+impl From<Address> for Target {
+    fn from(address: Address) -> Self {
+        Self { address, transport: Transport::Auto }
+    }
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Self {
+        Address::from(address).into()
+    }
+}
+
+impl TryFrom<&str> for Target {
+    type Error = AddressError;
+
+    fn try_from(text: &str) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Target {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Target {
+    type Error = AddressError;
+
+    fn try_from(text: &String) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_may_name_its_only_protocol() {
+        for text in ["grpc://10.0.0.1:80", "http://10.0.0.1:80/"] {
+            let target: Target = text.parse().expect("a target");
+            assert_eq!(
+                (target.address.to_string().as_str(), target.transport),
+                ("10.0.0.1:80", Transport::Grpc)
+            );
+        }
+        assert_eq!("byway://a:1".parse::<Target>().map(|target| target.transport), Ok(Transport::Auto));
+        let error = "grpc://nowhere".parse::<Target>().expect_err("no port").to_string();
+        assert!(error.contains("grpc://nowhere") && error.contains("port is missing"), "{error}");
+    }
 
     #[test]
     fn every_documented_form_is_understood() {
@@ -146,7 +221,8 @@ mod tests {
             ("localhost:99999", "65535"),
             (":80", "host"),
             ("byway://a/b:80", "host"),
-            ("grpc://host:1", "HTTP/2"),
+            ("grpc://host:1", "every protocol"),
+            ("https://host:1", "TLS"),
             ("ftp://host:1", "scheme"),
             ("unix:", "path"),
         ] {

@@ -12,18 +12,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use byway_runtime::adapter::{self, ResponseBody};
-use byway_runtime::connection::Caller;
-use byway_runtime::stream::Outbox;
 use byway_runtime::{Call, Invoke, Limits, NewCall, ReadyFuture, StartError};
-use byway_tcp::native::{Keepalive, Options};
+use byway_tcp::{Keepalive, Options};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
 use tower_service::Service;
 
-use crate::address::{Address, AddressError};
+use crate::address::{AddressError, Target};
 use crate::backoff::Backoff;
-use crate::dial::Dial;
+use crate::dial::{Connection, Dial};
 use crate::error::ConnectError;
 use crate::path::{Path, TRANSPORT_VARIABLE, Transport};
 
@@ -45,14 +43,13 @@ pub struct Channel {
 
 struct Inner {
     dial: Dial,
-    transport: Transport,
     timeout: Option<Duration>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    connection: Option<Arc<Caller<Outbox>>>,
+    connection: Option<Arc<Connection>>,
     /// When it was made.
     since: Option<Instant>,
     /// Connections in a row that were lost as soon as they were made.
@@ -69,7 +66,7 @@ struct State {
 /// How a [`Channel`] is to be made.
 #[derive(Debug, Clone)]
 pub struct ChannelBuilder {
-    address: Result<Address, AddressError>,
+    target: Result<Target, AddressError>,
     transport: Transport,
     options: Options,
     connect_timeout: Duration,
@@ -129,18 +126,30 @@ impl ChannelBuilder {
     /// # Errors
     /// The target is not an address, or the transport is not there.
     pub fn connect_lazy(self) -> Result<Channel, ConnectError> {
-        let variable = std::env::var(TRANSPORT_VARIABLE).ok();
-        let transport = self.transport.resolve(variable.as_deref())?;
+        let Target { address, transport: only } = self.target?;
+        let transport = match (only, self.transport) {
+            (Transport::Auto, transport) => {
+                let variable = std::env::var(TRANSPORT_VARIABLE).ok();
+                transport.resolve(variable.as_deref())?
+            }
+            (only, Transport::Auto) => only.resolve(None)?,
+            (only, transport) if only == transport => only.resolve(None)?,
+            (only, transport) => {
+                let reason = format!("the target names another, \"{only}\": write it as byway://{address}");
+                return Err(ConnectError::Unavailable { transport, reason });
+            }
+        };
         let limits = Limits { max_calls: 0, ..self.options.limits };
         let options = Options { limits, ..self.options };
-        let dial = Dial { address: self.address?, options, limit: self.connect_timeout };
-        let inner = Inner { dial, transport, timeout: self.timeout, state: Mutex::default() };
+        let dial = Dial { address, transport, options, limit: self.connect_timeout };
+        let inner = Inner { dial, timeout: self.timeout, state: Mutex::default() };
         Ok(Channel { inner: Arc::new(inner) })
     }
 }
 
 impl Channel {
-    /// Connects to `target`: `byway://host:port`, `host:port` or `unix:///path`.
+    /// Connects to `target`: `byway://host:port`, `host:port` or `unix:///path`, and `grpc://host:port` for a server that is
+    /// to be reached over HTTP/2. The other forms come to that by themselves when the peer speaks nothing else.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -151,11 +160,11 @@ impl Channel {
     /// A channel to `target` with other settings than the default ones.
     pub fn builder<A>(target: A) -> ChannelBuilder
     where
-        A: TryInto<Address>,
+        A: TryInto<Target>,
         AddressError: From<A::Error>,
     {
         ChannelBuilder {
-            address: target.try_into().map_err(AddressError::from),
+            target: target.try_into().map_err(AddressError::from),
             transport: Transport::default(),
             options: Options::default(),
             connect_timeout: Duration::from_secs(5),
@@ -167,9 +176,9 @@ impl Channel {
     pub fn path(&self) -> Path {
         let state = self.inner.lock();
         match &state.connection {
-            Some(connection) => match connection.0.closed() {
+            Some(connection) => match connection.closed() {
                 Some(status) => Path::Disconnected { reason: Some(status.message().to_owned()) },
-                None => self.inner.connected_path(),
+                None => connection.path().clone(),
             },
             None => Path::Disconnected { reason: state.reason.clone() },
         }
@@ -177,7 +186,7 @@ impl Channel {
 }
 
 impl State {
-    fn connected(&mut self, connection: Caller<Outbox>) {
+    fn connected(&mut self, connection: Connection) {
         self.connection = Some(Arc::new(connection));
         self.since = Some(Instant::now());
         self.hold_until = None;
@@ -211,20 +220,13 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connected_path(&self) -> Path {
-        match self.dial.address {
-            Address::Internet { .. } => Path::Tcp { why_not_better: self.transport.why_not_better() },
-            Address::Unix(_) => Path::Unix,
-        }
-    }
-
     /// The connection, if it takes calls.
-    fn connection(&self) -> Option<Arc<Caller<Outbox>>> {
+    fn connection(&self) -> Option<Arc<Connection>> {
         self.lock().connection.clone()
     }
 
     /// Forgets a connection that takes no calls any more.
-    fn lost(&self, connection: &Arc<Caller<Outbox>>, status: &Status) {
+    fn lost(&self, connection: &Arc<Connection>, status: &Status) {
         let mut state = self.lock();
         if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             state.lost(status);
@@ -255,7 +257,7 @@ impl Inner {
         Ok(receiver)
     }
 
-    fn attempt_ended(&self, result: Result<Caller<Outbox>, ConnectError>) -> Result<(), Status> {
+    fn attempt_ended(&self, result: Result<Connection, ConnectError>) -> Result<(), Status> {
         let mut state = self.lock();
         state.attempt = None;
         match result {

@@ -36,6 +36,16 @@ pub enum ConnectError {
         /// What it answered.
         source: byway_tcp::native::ConnectError,
     },
+    /// The peer was reached but did not answer as a gRPC server.
+    #[cfg(feature = "grpc")]
+    Grpc {
+        /// The address.
+        address: Address,
+        /// What it answered.
+        source: byway_tcp::grpc::ConnectError,
+        /// Why byway's own framing was given up before, where it was tried.
+        given_up: Option<String>,
+    },
     /// Connecting took longer than it may.
     TimedOut {
         /// The address.
@@ -57,6 +67,14 @@ impl fmt::Display for ConnectError {
             }
             Self::Unreachable { address, source } => write!(f, "{address} could not be reached: {source}"),
             Self::Handshake { address, source } => write!(f, "{address} was reached, but {source}"),
+            #[cfg(feature = "grpc")]
+            Self::Grpc { address, source, given_up: None } => {
+                write!(f, "{address} was reached, but {source}")
+            }
+            #[cfg(feature = "grpc")]
+            Self::Grpc { source, given_up: Some(reason), .. } => {
+                write!(f, "{reason}; nor is it a gRPC server: {source}")
+            }
             Self::TimedOut { address, limit } => {
                 write!(
                     f,
@@ -73,6 +91,8 @@ impl std::error::Error for ConnectError {
             Self::Address(error) => Some(error),
             Self::Unreachable { source, .. } => Some(source),
             Self::Handshake { source, .. } => Some(source),
+            #[cfg(feature = "grpc")]
+            Self::Grpc { source, .. } => Some(source),
             Self::Variable(_) | Self::Unavailable { .. } | Self::TimedOut { .. } => None,
         }
     }

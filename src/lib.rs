@@ -15,11 +15,12 @@ mod channel;
 pub mod codegen;
 mod dial;
 mod error;
+mod foreign;
 mod listener;
 mod path;
 mod server;
 
-pub use address::{Address, AddressError};
+pub use address::{Address, AddressError, Target};
 pub use channel::{Channel, ChannelBuilder};
 pub use error::{ConnectError, ServeError};
 pub use listener::Listening;
@@ -35,7 +36,7 @@ pub use tonic::{
 
 pub use byway_runtime as runtime;
 pub use byway_runtime::{CallContext, CallOptions, ConnectionInfo, Deadline, Endpoint, Intercepted, Limits};
-pub use byway_tcp::native::Keepalive;
+pub use byway_tcp::Keepalive;
 
 /// Includes the code that `byway_build` generated for a package.
 ///

@@ -23,7 +23,8 @@ pub enum Transport {
 pub(crate) const TRANSPORT_VARIABLE: &str = "BYWAY_TRANSPORT";
 
 const NO_RDMA: &str = "RDMA is not part of this version of byway";
-const NO_GRPC: &str = "gRPC over HTTP/2 is not part of this version of byway";
+#[cfg(not(feature = "grpc"))]
+const NO_GRPC: &str = "byway was built without its feature \"grpc\"";
 
 impl Transport {
     /// What to use when the user asked for `self`.
@@ -39,8 +40,9 @@ impl Transport {
         };
         match transport {
             Self::Rdma => Err(ConnectError::Unavailable { transport, reason: NO_RDMA.into() }),
+            #[cfg(not(feature = "grpc"))]
             Self::Grpc => Err(ConnectError::Unavailable { transport, reason: NO_GRPC.into() }),
-            Self::Auto | Self::Tcp => Ok(transport),
+            _ => Ok(transport),
         }
     }
 
@@ -91,6 +93,11 @@ pub enum Path {
     },
     /// byway's own framing over a Unix socket.
     Unix,
+    /// gRPC over HTTP/2.
+    Grpc {
+        /// Why it is not byway's own framing, unless gRPC was asked for.
+        why_not_better: Option<String>,
+    },
 }
 
 impl fmt::Display for Path {
@@ -101,6 +108,8 @@ impl fmt::Display for Path {
             Self::Tcp { why_not_better: None } => f.write_str("tcp"),
             Self::Tcp { why_not_better: Some(reason) } => write!(f, "tcp ({reason})"),
             Self::Unix => f.write_str("unix"),
+            Self::Grpc { why_not_better: None } => f.write_str("grpc"),
+            Self::Grpc { why_not_better: Some(reason) } => write!(f, "grpc ({reason})"),
         }
     }
 }
@@ -121,8 +130,6 @@ mod tests {
     fn what_is_not_there_is_refused_with_its_reason() {
         let error = Transport::Rdma.resolve(None).expect_err("not built").to_string();
         assert!(error.contains("RDMA is not part of this version"), "{error}");
-        let error = Transport::Auto.resolve(Some("grpc")).expect_err("not built").to_string();
-        assert!(error.contains("HTTP/2 is not part of this version"), "{error}");
         let error = Transport::Auto.resolve(Some("carrier-pigeon")).expect_err("unknown").to_string();
         assert!(error.contains("BYWAY_TRANSPORT") && error.contains("carrier-pigeon"), "{error}");
     }

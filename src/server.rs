@@ -8,12 +8,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use byway_runtime::adapter::TowerHandler;
+use bytes::Bytes;
+use byway_runtime::adapter::{HttpService, TowerHandler};
 use byway_runtime::dispatch::Router;
 use byway_runtime::{ConnectionInfo, Direct, Limits};
-use byway_tcp::native::{self, Accepted, Drain, Keepalive, Options};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use byway_tcp::native::{self, Accepted, Drain, Driver};
+use byway_tcp::{Keepalive, Options};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -23,6 +23,7 @@ use tower_service::Service;
 
 use crate::address::{Address, AddressError};
 use crate::error::ServeError;
+use crate::foreign::{self, Protocol};
 use crate::listener::{self, Listener, Listening, Stream};
 
 /// How long accepting pauses when the process or the system has no more descriptors or memory.
@@ -44,6 +45,7 @@ impl Server {
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
             router: Router::default(),
+            web: None,
             duplicate: None,
             options: Options::default(),
             handshake_timeout: Duration::from_secs(5),
@@ -56,6 +58,7 @@ impl Server {
 /// What a server serves, and how.
 pub struct ServerBuilder {
     router: Router,
+    web: Option<Arc<HttpService>>,
     duplicate: Option<&'static str>,
     options: Options,
     handshake_timeout: Duration,
@@ -84,8 +87,24 @@ impl ServerBuilder {
         B: tonic::codegen::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let added = self.router.add_tower(S::NAME, TowerHandler::new(service));
+        let added = self.router.add_tower(S::NAME, TowerHandler::new(HttpService::new(service)));
         self.note(added);
+        self
+    }
+
+    /// Hands HTTP that is not gRPC, over HTTP/1 and HTTP/2, to a service such as an `axum::Router`. Without one, such
+    /// requests are told that nobody here answers them.
+    #[cfg(feature = "grpc")]
+    #[must_use]
+    pub fn http<S, B>(mut self, service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        S::Future: Send,
+        B: tonic::codegen::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.web = Some(Arc::new(HttpService::new(service)));
         self
     }
 
@@ -209,6 +228,7 @@ impl BoundServer {
         let (drain, draining) = watch::channel(None);
         let shared = Arc::new(Shared {
             router: Arc::new(settings.router),
+            web: settings.web,
             options: settings.options,
             handshake_timeout: settings.handshake_timeout,
             connections: Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS))),
@@ -241,6 +261,8 @@ impl BoundServer {
 /// What every connection of a server needs.
 struct Shared {
     router: Arc<Router>,
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "nobody speaks HTTP"))]
+    web: Option<Arc<HttpService>>,
     options: Options,
     handshake_timeout: Duration,
     connections: Arc<Semaphore>,
@@ -282,20 +304,64 @@ impl Shared {
         info: ConnectionInfo,
         _permit: OwnedSemaphorePermit,
     ) {
-        let peer = info.peer.clone();
-        let accept =
-            native::accept(stream, Arc::new(info), self.options, Arc::clone(&self.router), self.drain());
-        match tokio::time::timeout(self.handshake_timeout, accept).await {
-            Err(_) => tracing::warn!(%peer, "cut off: it said no hello in {:?}", self.handshake_timeout),
-            Ok(Err(error)) => tracing::warn!(%peer, %error, "no connection"),
-            Ok(Ok(Accepted::Native(driver))) => {
-                let failure = driver.await;
-                tracing::debug!(%peer, reason = %failure, "the connection is over");
+        let info = Arc::new(info);
+        let peer = &info.peer;
+        let begun = tokio::time::timeout(self.handshake_timeout, self.begin(stream, &info)).await;
+        let (protocol, stream, first) = match begun {
+            Err(_) => {
+                return tracing::warn!(%peer, "cut off: it said no hello in {:?}", self.handshake_timeout);
             }
-            Ok(Ok(Accepted::Other(stream, first))) => {
-                tracing::warn!(%peer, first = %first.escape_ascii(), "cut off: it does not speak byway's protocol");
-                let answer = answer_to_others(stream, &first);
-                let _ = tokio::time::timeout(self.handshake_timeout, answer).await;
+            Ok(Err(error)) => return tracing::warn!(%peer, %error, "no connection"),
+            Ok(Ok(Begun::Native(driver))) => {
+                let failure = driver.await;
+                return tracing::debug!(%peer, reason = %failure, "the connection is over");
+            }
+            Ok(Ok(Begun::Other(protocol, stream, first))) => (protocol, stream, first),
+        };
+        #[cfg(feature = "grpc")]
+        match (protocol, &self.web) {
+            (Protocol::Http2, web) => {
+                let info = Arc::new(ConnectionInfo { link: "grpc", ..ConnectionInfo::clone(&info) });
+                let (router, web) = (Arc::clone(&self.router), web.clone());
+                let served =
+                    byway_tcp::grpc::serve(stream, first, info, self.options, router, web, self.drain());
+                return match served.await {
+                    Ok(()) => tracing::debug!(%peer, "the HTTP/2 connection is over"),
+                    Err(reason) => tracing::debug!(%peer, reason, "the HTTP/2 connection is over"),
+                };
+            }
+            (Protocol::Http1, Some(web)) => {
+                let web = Arc::clone(web);
+                let served = byway_tcp::web::serve(stream, first, web, self.handshake_timeout, self.drain());
+                return match served.await {
+                    Ok(()) => tracing::debug!(%peer, "the HTTP/1 connection is over"),
+                    Err(reason) => tracing::debug!(%peer, reason, "the HTTP/1 connection is over"),
+                };
+            }
+            _ => {}
+        }
+        let why = if protocol == Protocol::Tls {
+            "TLS is not part of this version"
+        } else {
+            "nobody here speaks that"
+        };
+        tracing::warn!(%peer, first = %first.escape_ascii(), ?protocol, "cut off: {why}");
+        let told = foreign::turn_away(stream, protocol);
+        let _ = tokio::time::timeout(self.handshake_timeout, told).await;
+    }
+
+    /// Waits until a connection is one, of whatever protocol.
+    async fn begin<S: Stream>(
+        &self,
+        stream: S,
+        info: &Arc<ConnectionInfo>,
+    ) -> Result<Begun<S>, native::ConnectError> {
+        let (info, router) = (Arc::clone(info), Arc::clone(&self.router));
+        match native::accept(stream, info, self.options, router, self.drain()).await? {
+            Accepted::Native(driver) => Ok(Begun::Native(driver)),
+            Accepted::Other(mut stream, mut first) => {
+                let protocol = foreign::recognise(&mut stream, &mut first).await?;
+                Ok(Begun::Other(protocol, stream, first.freeze()))
             }
         }
     }
@@ -312,55 +378,9 @@ impl Shared {
     }
 }
 
-/// Tells a peer that speaks HTTP, in its own protocol, that nobody here does.
-async fn answer_to_others<S: Stream>(mut stream: S, first: &[u8]) -> io::Result<()> {
-    /// An empty SETTINGS frame, then GOAWAY with last stream 0, code HTTP_1_1_REQUIRED (13) and a text of 58 bytes.
-    const GOAWAY: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x42\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d\
-        this port speaks byway's own framing, not gRPC over HTTP/2";
-    const NOT_IMPLEMENTED: &[u8] = b"HTTP/1.1 501 Not Implemented\r\ncontent-type: text/plain\r\n\
-        content-length: 47\r\nconnection: close\r\n\r\nthis port speaks byway's own framing, not HTTP\n";
-    const PREFACE: &[u8] = b"PRI ";
-    let mut first = BytesMut::from(first);
-    // Its beginning may come alone, and is that of an HTTP/1 request too.
-    while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
-        if stream.read_buf(&mut first).await? == 0 {
-            break;
-        }
-    }
-    let answer = if first.starts_with(PREFACE) {
-        GOAWAY
-    } else if first.first().is_some_and(u8::is_ascii_uppercase) {
-        NOT_IMPLEMENTED
-    } else {
-        return Ok(());
-    };
-    stream.write_all(answer).await?;
-    stream.shutdown().await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn answer(first: &[u8]) -> Vec<u8> {
-        let (near, mut far) = tokio::io::duplex(1024);
-        answer_to_others(near, first).await.expect("the other end reads");
-        let mut answer = Vec::new();
-        far.read_to_end(&mut answer).await.expect("it was closed");
-        answer
-    }
-
-    #[tokio::test]
-    async fn peers_that_speak_http_are_told_in_their_own_protocol() {
-        let http2 = answer(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-        let (settings, goaway) = http2.split_at(9);
-        assert_eq!(settings, [0, 0, 0, 4, 0, 0, 0, 0, 0]);
-        let length = usize::from(goaway[0]) << 16 | usize::from(goaway[1]) << 8 | usize::from(goaway[2]);
-        assert_eq!(goaway.len(), 9 + length, "the frame has the length that it announces");
-        let http1 = answer(b"GET / HTTP/1.1\r\n").await;
-        let text = String::from_utf8(http1).expect("text");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
-        assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
-        assert!(answer(b"\x16\x03\x01").await.is_empty());
-    }
+/// What a new connection turned out to be.
+enum Begun<S> {
+    Native(Box<Driver<S>>),
+    /// These bytes were read of it.
+    Other(Protocol, S, Bytes),
 }

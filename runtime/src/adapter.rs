@@ -29,12 +29,13 @@ use crate::server::{Direct, Handling, ServerCall};
 use crate::session::Metadata;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type HttpFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, BoxError>> + Send>>;
+/// What an [`HttpService`] answers.
+pub type HttpFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, BoxError>> + Send>>;
 
 // ---- A tower service as a handler ----
 
-/// A tower service of any kind as something that byway dispatches to.
-pub struct TowerHandler(Box<dyn CloneService>);
+/// A tower service of HTTP requests, of any kind. It is cloned for every request.
+pub struct HttpService(Box<dyn CloneService>);
 
 trait CloneService: Send + Sync {
     fn answer(&self, request: http::Request<Body>) -> HttpFuture;
@@ -58,8 +59,8 @@ where
     }
 }
 
-impl TowerHandler {
-    /// Wraps a service, which is cloned for every call.
+impl HttpService {
+    /// Wraps a service.
     pub fn new<S, B>(service: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
@@ -69,6 +70,28 @@ impl TowerHandler {
         B::Error: Into<BoxError>,
     {
         Self(Box::new(service))
+    }
+
+    /// Answers one request.
+    pub fn answer(&self, request: http::Request<Body>) -> HttpFuture {
+        self.0.answer(request)
+    }
+}
+
+impl std::fmt::Debug for HttpService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpService").finish_non_exhaustive()
+    }
+}
+
+/// A tower service that speaks gRPC, as something that byway dispatches to.
+#[derive(Debug)]
+pub struct TowerHandler(HttpService);
+
+impl TowerHandler {
+    /// Calls go to `service`.
+    pub fn new(service: HttpService) -> Self {
+        Self(service)
     }
 }
 
@@ -173,7 +196,7 @@ async fn relay(answer: HttpFuture, mut call: Call) {
         return call.finish(&Status::unknown(text));
     }
     let mut head = Some(MetadataMap::from_headers(parts.headers));
-    let mut messages = Messages::new(body);
+    let mut messages = Messages::within(body);
     loop {
         match poll_fn(|cx| messages.poll_message(cx)).await {
             Ok(Some(message)) => {
@@ -185,7 +208,7 @@ async fn relay(answer: HttpFuture, mut call: Call) {
                 }
             }
             Ok(None) => {
-                let trailers = messages.trailers.take().unwrap_or_default();
+                let trailers = messages.take_trailers().unwrap_or_default();
                 let status = Status::from_header_map(&trailers)
                     .unwrap_or_else(|| Status::unknown("the service ended without a grpc-status"));
                 return relay_end(&mut call, head, outcome(status, trailers)).await;
@@ -221,7 +244,7 @@ pub async fn call<I: Invoke>(
     let mut metadata = MetadataMap::from_headers(parts.headers);
     let limit = TimeLimit::take(&invoke, &mut metadata)?;
     let mut head = Outgoing { path: parts.uri.path(), limit, metadata: &metadata };
-    let mut messages = Messages::new(body);
+    let mut messages = Messages::within(body);
     let (first, ended) = messages.ready_now().await?;
     let first = first.map(Encoded);
     let first = first.as_ref().map(|first| first as &dyn crate::Encode);
@@ -246,7 +269,7 @@ pub async fn call<I: Invoke>(
     Ok(response)
 }
 
-fn upload(call: CallRef, mut messages: Messages) -> Upload {
+fn upload(call: CallRef, mut messages: Messages<Body>) -> Upload {
     Upload::run(async move {
         loop {
             match poll_fn(|cx| messages.poll_message(cx)).await {

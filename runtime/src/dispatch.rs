@@ -44,7 +44,7 @@ pub struct Router {
     methods: FxHashMap<&'static [u8], Route>,
     /// By the name of the service.
     services: FxHashMap<&'static [u8], Route>,
-    /// Calls that have become tasks.
+    /// Calls whose handlers were not ready at once.
     running: Arc<AtomicUsize>,
     max_running: Option<usize>,
 }
@@ -94,7 +94,7 @@ impl Router {
         self.max_running = Some(max);
     }
 
-    /// Calls that are running as tasks, over all connections.
+    /// Calls whose handlers are running and were not ready at once, over all connections.
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }
@@ -106,25 +106,30 @@ impl Router {
         self.services.get(service_of(path)?)
     }
 
-    /// Answers a call that came to `carrier`: at once, when its handler is ready at once and `inline` allows it;
-    /// otherwise in a task.
+    /// Answers a call that came to `carrier`: at once, when its handler is ready at once and `inline` allows it.
+    /// Otherwise returns what is left to do, which its caller polls to the end, as a task or within one.
+    #[must_use]
     pub fn dispatch(
         &self,
         carrier: &Arc<dyn Carrier>,
         info: &Arc<ConnectionInfo>,
         incoming: Incoming,
         inline: &mut Inline,
-    ) {
+    ) -> Option<Supervised> {
         let id = incoming.id;
         let timeout = incoming.head.timeout;
         let deadline = timeout.and_then(|timeout| inline.last.checked_add(timeout)).map(Deadline::from);
         let call = ServerCall::new(Call::new(CallRef::new(Arc::clone(carrier), id)), incoming);
         let route = match self.admit(&call) {
             Ok(route) => route,
-            Err(status) => return call.refuse(&status),
+            Err(status) => {
+                call.refuse(&status);
+                return None;
+            }
         };
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return call.refuse(&Deadline::status());
+            call.refuse(&Deadline::status());
+            return None;
         }
         let mut context = Some(CallContext::new(deadline, Arc::clone(info)));
         let poll_now = !inline.is_spent() && !route.cost.is_slow();
@@ -139,18 +144,16 @@ impl Router {
         if poll_now {
             route.cost.record(inline.lap());
         }
-        if handling.is_none() {
-            return;
-        }
+        handling.as_ref()?;
         inline.handed_over |= !poll_now;
-        tokio::spawn(Supervised {
+        Some(Supervised {
             handling,
             call: CallRef::new(Arc::clone(carrier), id),
             timer: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at()))),
             context,
             first_poll: (!poll_now).then(|| Arc::clone(&route.cost)),
             _running: Running::new(&self.running),
-        });
+        })
     }
 
     /// The route of a call that may run.
@@ -206,8 +209,8 @@ fn drop_contained(handling: &mut Option<Handling>) {
     }
 }
 
-/// A handler that runs as a task: ends with its call, its deadline, its panic or its answer.
-struct Supervised {
+/// A handler that was not ready at once: ends with its call, its deadline, its panic or its answer.
+pub struct Supervised {
     handling: Option<Handling>,
     call: CallRef,
     timer: Option<Pin<Box<Sleep>>>,
@@ -245,7 +248,7 @@ impl Future for Supervised {
     }
 }
 
-/// Counts a call that has become a task.
+/// Counts a call whose handler was not ready at once.
 struct Running(Arc<AtomicUsize>);
 
 impl Running {

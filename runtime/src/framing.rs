@@ -1,31 +1,39 @@
 //! gRPC's framing of messages in the body of an HTTP request or response.
 //!
-//! Owns the five bytes before each message, and cutting a body into messages whatever pieces it comes in. Invariant: of
-//! a large message nothing is copied that came in one piece. Never: compresses; a compressed message is refused.
+//! Owns the five bytes before each message, and cutting a body into messages whatever pieces it comes in. Invariants: of
+//! a large message nothing is copied that came in one piece, and nothing twice that came in several; what waits for the
+//! rest of its message is bounded. Never: compresses; a compressed message is refused.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
-use http_body::{Body as _, Frame};
+use http_body::{Body, Frame};
 use tonic::Status;
-use tonic::body::Body;
+
+use crate::codec::Encode;
+use crate::output::{Output, Segments};
 
 /// Bytes before each message: a compression flag and a length.
-const PREFIX_LEN: usize = 5;
+pub const PREFIX_LEN: usize = 5;
 
 /// A message up to this size is copied behind its prefix, a larger one is a frame of its own.
 const JOIN_MAX: usize = 4096;
+
+/// A message of at least this size whose end is not there yet gets memory of its own, into which its pieces are copied
+/// as they come. The pieces of a smaller one wait as they are.
+const LANDING_MIN: usize = 16 << 10;
 
 /// A message behind its prefix: one frame, or two when it is large.
 pub(crate) fn framed(message: Bytes) -> impl Iterator<Item = Bytes> {
     let mut prefix =
         BytesMut::with_capacity(PREFIX_LEN + if message.len() <= JOIN_MAX { message.len() } else { 0 });
-    prefix.put_u8(0);
-    prefix.put_u32(message.len() as u32);
+    put_prefix(&mut prefix, message.len());
     let rest = if message.len() <= JOIN_MAX {
         prefix.put(message);
         None
@@ -35,47 +43,133 @@ pub(crate) fn framed(message: Bytes) -> impl Iterator<Item = Bytes> {
     std::iter::once(prefix.freeze()).chain(rest)
 }
 
+/// Appends a message of `len` bytes behind its prefix. Its large `bytes` fields go by reference.
+pub fn append_framed(segments: &mut Segments, message: &dyn Encode, len: usize) {
+    segments.reserve(PREFIX_LEN + len.min(JOIN_MAX));
+    segments.append(|output: &mut Output<'_>| {
+        put_prefix(output, len);
+        message.encode(output);
+    });
+}
+
+fn put_prefix(output: &mut impl BufMut, len: usize) {
+    output.put_u8(0);
+    output.put_u32(len as u32);
+}
+
+/// What the reader of a body accepts.
+#[derive(Debug, Clone)]
+pub struct Acceptance {
+    /// Largest message, in bytes.
+    pub max_message: usize,
+    /// What a message with this compression flag, which is not zero, ends its call with.
+    pub compressed: fn(u8) -> Status,
+    /// Shared by the bodies of a connection: what may wait for the rest of its message.
+    pub budget: Option<Arc<Budget>>,
+}
+
+/// Memory for messages of which a part has come, over all bodies of a connection.
+#[derive(Debug)]
+pub struct Budget(AtomicUsize);
+
+impl Budget {
+    /// A budget of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self(AtomicUsize::new(bytes))
+    }
+
+    fn take(self: &Arc<Self>, bytes: usize) -> Option<Taken> {
+        let left = |left: usize| left.checked_sub(bytes);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+        taken.ok().map(|_| Taken { budget: Arc::clone(self), bytes })
+    }
+}
+
+/// Part of a budget, given back when dropped.
+#[derive(Debug)]
+struct Taken {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.budget.0.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// The messages in a body.
-pub(crate) struct Messages {
-    body: Body,
+#[derive(Debug)]
+pub struct Messages<B: Body> {
+    body: B,
+    acceptance: Acceptance,
+    /// What the error of a body means for its call.
+    failed: fn(B::Error) -> Status,
     /// What was read and not yet returned: the pieces of less than one message, or whole ones.
     pieces: VecDeque<Bytes>,
     buffered: usize,
-    pub(crate) trailers: Option<HeaderMap>,
+    landing: Option<Landing>,
+    trailers: Option<HeaderMap>,
     ended: bool,
 }
 
-impl Messages {
-    pub(crate) fn new(body: Body) -> Self {
+/// A large message of which only the end is missing.
+#[derive(Debug)]
+struct Landing {
+    message: BytesMut,
+    len: usize,
+    _taken: Option<Taken>,
+}
+
+impl Messages<tonic::body::Body> {
+    /// The messages of a service or client in this process, which has its own limits.
+    pub(crate) fn within(body: tonic::body::Body) -> Self {
+        let compressed = |_| {
+            Status::unimplemented(
+                "compressed messages do not travel over byway's own framing: turn send_compressed off on this side",
+            )
+        };
+        let acceptance = Acceptance { max_message: u32::MAX as usize, compressed, budget: None };
+        Self::new(body, acceptance, |status| status)
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Messages<B> {
+    /// The messages of `body`; `failed` says what an error of it means.
+    pub fn new(body: B, acceptance: Acceptance, failed: fn(B::Error) -> Status) -> Self {
         let ended = body.is_end_stream();
-        Self { body, pieces: VecDeque::new(), buffered: 0, trailers: None, ended }
+        let pieces = VecDeque::new();
+        Self { body, acceptance, failed, pieces, buffered: 0, landing: None, trailers: None, ended }
     }
 
     /// The next message, or `None` at the end of the body.
-    pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+    ///
+    /// # Errors
+    /// The body failed, ended within a message, or holds one that is not accepted. Nothing after it can be read.
+    pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             if let Some(message) = self.take_message()? {
                 return Poll::Ready(Ok(Some(message)));
             }
             if self.ended {
-                return Poll::Ready(match self.buffered {
-                    0 => Ok(None),
-                    _ => Err(Status::internal("the body ended within a message")),
+                let is_whole = self.buffered == 0 && self.landing.is_none();
+                return Poll::Ready(match is_whole {
+                    true => Ok(None),
+                    false => Err(Status::internal("the body ended within a message")),
                 });
             }
-            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else { return Poll::Pending };
-            match frame.transpose()?.map(Frame::into_data) {
-                None => self.ended = true,
-                Some(Ok(data)) => {
-                    self.buffered += data.len();
-                    self.pieces.push_back(data);
-                }
-                Some(Err(other)) => {
-                    self.trailers = other.into_trailers().ok();
-                    self.ended = true;
-                }
-            }
+            let Poll::Ready(()) = self.poll_more(cx)? else { return Poll::Pending };
         }
+    }
+
+    /// Whether nothing follows what was returned. `false` says nothing: the end may be on its way.
+    pub fn is_at_end(&self) -> bool {
+        self.buffered == 0 && self.landing.is_none() && (self.ended || self.body.is_end_stream())
+    }
+
+    /// What came after the last message.
+    pub fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.trailers.take()
     }
 
     /// The first message, if it can be had without waiting, and whether it is all there is: a unary request is then one
@@ -90,27 +184,45 @@ impl Messages {
             };
             if !self.ended && self.buffered == 0 {
                 // Whatever comes next stays where it is: only the end is looked for.
-                if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-                    match frame.transpose() {
-                        Err(status) => return Poll::Ready(Err(status)),
-                        Ok(None) => self.ended = true,
-                        Ok(Some(frame)) => match frame.into_data() {
-                            Ok(data) => {
-                                self.buffered += data.len();
-                                self.pieces.push_back(data);
-                            }
-                            Err(_) => self.ended = true,
-                        },
-                    }
+                if let Poll::Ready(Err(status)) = self.poll_more(cx) {
+                    return Poll::Ready(Err(status));
                 }
             }
-            Poll::Ready(Ok((Some(first), self.ended && self.buffered == 0)))
+            Poll::Ready(Ok((Some(first), self.is_at_end())))
         })
         .await
     }
 
+    /// Reads one more frame of the body.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else { return Poll::Pending };
+        match frame.transpose().map_err(self.failed)?.map(Frame::into_data) {
+            None => self.ended = true,
+            Some(Ok(data)) => self.keep(data),
+            Some(Err(other)) => {
+                self.trailers = other.into_trailers().ok();
+                self.ended = true;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn keep(&mut self, mut data: Bytes) {
+        if let Some(landing) = &mut self.landing {
+            let missing = landing.len - landing.message.len();
+            landing.message.put(data.split_to(missing.min(data.len())));
+        }
+        self.buffered += data.len();
+        if !data.is_empty() {
+            self.pieces.push_back(data);
+        }
+    }
+
     fn take_message(&mut self) -> Result<Option<Bytes>, Status> {
-        if self.buffered < PREFIX_LEN {
+        if let Some(landed) = self.landing.take_if(|landing| landing.message.len() == landing.len) {
+            return Ok(Some(landed.message.freeze()));
+        }
+        if self.landing.is_some() || self.buffered < PREFIX_LEN {
             return Ok(None);
         }
         let mut prefix = [0; PREFIX_LEN];
@@ -118,28 +230,57 @@ impl Messages {
         prefix.fill_with(|| seen.next().copied().unwrap_or_default());
         let [flag, len @ ..] = prefix;
         if flag != 0 {
-            return Err(Status::unimplemented(
-                "compressed messages do not travel over byway's own framing: turn send_compressed off on this side",
-            ));
+            return Err((self.acceptance.compressed)(flag));
         }
         let len = u32::from_be_bytes(len) as usize;
-        if self.buffered < PREFIX_LEN + len {
-            return Ok(None);
+        if len > self.acceptance.max_message {
+            return Err(Status::resource_exhausted(format!(
+                "a message of {len} bytes is larger than the {} bytes that this side accepts",
+                self.acceptance.max_message
+            )));
         }
-        self.take(PREFIX_LEN);
-        Ok(Some(self.take(len)))
+        if self.buffered >= PREFIX_LEN + len {
+            self.take(PREFIX_LEN);
+            return Ok(Some(self.take(len)));
+        }
+        // While only the prefix is there, the whole message may still come in one piece.
+        if len >= LANDING_MIN && self.buffered > PREFIX_LEN {
+            self.take(PREFIX_LEN);
+            self.land(len)?;
+        }
+        Ok(None)
+    }
+
+    /// Gives a message of `len` bytes, of which not all have come, memory of its own.
+    fn land(&mut self, len: usize) -> Result<(), Status> {
+        let taken = match &self.acceptance.budget {
+            None => None,
+            Some(budget) => Some(budget.take(len).ok_or_else(|| {
+                Status::resource_exhausted(
+                    "the connection has no room for another large message (receive_budget)",
+                )
+            })?),
+        };
+        let mut message = BytesMut::with_capacity(len);
+        for piece in self.pieces.drain(..) {
+            message.put(piece);
+        }
+        self.buffered = 0;
+        self.landing = Some(Landing { message, len, _taken: taken });
+        Ok(())
     }
 
     /// The next `len` bytes, which are there; without a copy when one piece holds them.
     fn take(&mut self, len: usize) -> Bytes {
         self.buffered -= len;
-        while self.pieces.front().is_some_and(Bytes::is_empty) {
-            self.pieces.pop_front();
-        }
         if let Some(front) = self.pieces.front_mut()
             && front.len() >= len
         {
-            return front.split_to(len);
+            let taken = front.split_to(len);
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+            return taken;
         }
         let mut joined = BytesMut::with_capacity(len);
         while joined.len() < len {
@@ -161,7 +302,7 @@ mod tests {
     /// A body that comes in the given pieces.
     struct Pieces(VecDeque<Bytes>);
 
-    impl http_body::Body for Pieces {
+    impl Body for Pieces {
         type Data = Bytes;
         type Error = Status;
 
@@ -173,11 +314,11 @@ mod tests {
         }
     }
 
-    fn messages(pieces: impl IntoIterator<Item = Bytes>) -> Messages {
-        Messages::new(Body::new(Pieces(pieces.into_iter().collect())))
+    fn messages(pieces: impl IntoIterator<Item = Bytes>) -> Messages<tonic::body::Body> {
+        Messages::within(tonic::body::Body::new(Pieces(pieces.into_iter().collect())))
     }
 
-    fn all(mut messages: Messages) -> Result<Vec<Bytes>, Status> {
+    fn all<B: Body<Data = Bytes> + Unpin>(mut messages: Messages<B>) -> Result<Vec<Bytes>, Status> {
         let mut all = Vec::new();
         let cx = &mut Context::from_waker(std::task::Waker::noop());
         loop {
@@ -192,10 +333,11 @@ mod tests {
 
     #[test]
     fn messages_survive_any_cutting_of_the_body() {
-        let sent: Vec<Bytes> = [0, 1, 7, JOIN_MAX, JOIN_MAX + 1, 0]
-            .into_iter()
-            .map(|len| Bytes::from((0..len).map(|n| n as u8).collect::<Vec<_>>()))
-            .collect();
+        let sent: Vec<Bytes> =
+            [0, 1, 7, JOIN_MAX, JOIN_MAX + 1, LANDING_MIN - 1, LANDING_MIN, 3, 2 * LANDING_MIN, 0]
+                .into_iter()
+                .map(|len| Bytes::from((0..len).map(|n| n as u8).collect::<Vec<_>>()))
+                .collect();
         let body: Vec<u8> = sent.iter().cloned().flat_map(framed).flat_map(|piece| piece.to_vec()).collect();
         for size in [1, 2, 3, 5, 6, 64, 4096, body.len()] {
             let pieces = body.chunks(size).map(Bytes::copy_from_slice);
@@ -222,6 +364,39 @@ mod tests {
         for cut in [&[0, 0, 0][..], &[0, 0, 0, 0, 2, 9]] {
             let truncated = all(messages([Bytes::copy_from_slice(cut)])).expect_err("truncated");
             assert_eq!(truncated.code(), tonic::Code::Internal);
+        }
+    }
+
+    #[test]
+    fn what_waits_for_the_rest_of_its_message_is_bounded() {
+        let budget = Arc::new(Budget::new(3 * LANDING_MIN));
+        let begun = || {
+            let prefix = Bytes::from_static(&[0, 0, 0, 0x80, 0, 7]);
+            let compressed = |_| Status::internal("compressed");
+            let acceptance =
+                Acceptance { max_message: 0x8000, compressed, budget: Some(Arc::clone(&budget)) };
+            Messages::new(Pieces([prefix].into()), acceptance, |status| status)
+        };
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        let mut first = begun();
+        // It lands, and the body then ends within it.
+        assert_eq!(code(first.poll_message(cx)), tonic::Code::Internal);
+        assert_eq!(
+            code(begun().poll_message(cx)),
+            tonic::Code::ResourceExhausted,
+            "the first still holds its memory"
+        );
+        drop(first);
+        assert_eq!(code(begun().poll_message(cx)), tonic::Code::Internal, "there is room again");
+        let mut larger = begun();
+        larger.acceptance.max_message = 0x7fff;
+        assert_eq!(code(larger.poll_message(cx)), tonic::Code::ResourceExhausted);
+    }
+
+    fn code(polled: Poll<Result<Option<Bytes>, Status>>) -> tonic::Code {
+        match polled {
+            Poll::Ready(Err(status)) => status.code(),
+            other => panic!("not a failure: {other:?}"),
         }
     }
 }

@@ -16,7 +16,7 @@ pub mod connection;
 mod context;
 mod deadline;
 pub mod dispatch;
-mod framing;
+pub mod framing;
 mod intercept;
 mod invoke;
 mod limits;

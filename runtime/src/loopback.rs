@@ -222,7 +222,8 @@ impl Driver {
         let carrier: Arc<dyn Carrier> = Arc::clone(&self.server) as _;
         let mut inline = Inline::new();
         for incoming in calls {
-            self.router.dispatch(&carrier, self.server.info(), incoming, &mut inline);
+            let left = self.router.dispatch(&carrier, self.server.info(), incoming, &mut inline);
+            left.map(tokio::spawn);
         }
     }
 }

@@ -180,6 +180,11 @@ impl Segments {
         self.len == 0
     }
 
+    /// Makes room for `additional` bytes that are copied.
+    pub fn reserve(&mut self, additional: usize) {
+        self.memory.reserve(additional);
+    }
+
     /// Appends what `encode` writes. When it panics, nothing is appended.
     pub fn append(&mut self, encode: impl FnOnce(&mut Output<'_>)) {
         let mut rollback = Rollback::new(&mut self.memory, &mut self.inserts);
@@ -241,6 +246,33 @@ impl Segments {
         if self.memory.capacity() > KEEP_CAPACITY {
             self.memory = Vec::new();
         }
+    }
+}
+
+impl From<Bytes> for Segments {
+    /// One piece, by reference.
+    fn from(bytes: Bytes) -> Self {
+        let mut segments = Self::default();
+        segments.append(|output| output.insert(bytes));
+        segments
+    }
+}
+
+impl Buf for Segments {
+    fn remaining(&self) -> usize {
+        self.len
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces().next().unwrap_or_default()
+    }
+
+    fn advance(&mut self, count: usize) {
+        Segments::advance(self, count);
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.slices(slices)
     }
 }
 

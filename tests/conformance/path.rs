@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use byway::runtime::adapter::TowerHandler;
+use byway::runtime::adapter::{HttpService, TowerHandler};
 use byway::runtime::dispatch::Router;
 use byway::runtime::{Call, Invoke, NewCall, ReadyFuture, StartError, loopback};
-use byway::{Channel, Limits, Server};
+use byway::{Channel, Limits, Server, Transport};
 use byway_test_support::reference::{Journal, Reference};
 use byway_test_support::test::v1::echo_client::EchoClient;
 use byway_test_support::test::v1::echo_server::EchoServer;
@@ -59,6 +59,7 @@ pub(crate) const PATHS: &[Path] = &[
     },
     Path { name: "tcp", link: "tcp", unsupported: &[], open: open_tcp },
     Path { name: "unix", link: "unix", unsupported: &[], open: open_unix },
+    Path { name: "grpc", link: "grpc", unsupported: &[], open: open_grpc },
 ];
 
 /// What a case asks of both sides.
@@ -176,7 +177,7 @@ fn open_loopback(setup: Setup, reference: Reference, later_from: Option<usize>) 
     Box::pin(async move {
         let mut router = Router::default();
         router.add_direct((setup.service)(EchoServer::new(reference))).expect("a new path");
-        router.add_tower(TRAILING, TowerHandler::new(Trailing)).expect("a new name");
+        router.add_tower(TRAILING, TowerHandler::new(HttpService::new(Trailing))).expect("a new name");
         if let Some(max) = setup.max_running {
             router.limit_running(max);
         }
@@ -194,7 +195,11 @@ fn open_loopback(setup: Setup, reference: Reference, later_from: Option<usize>) 
 }
 
 fn open_tcp(setup: Setup, reference: Reference) -> Opening {
-    Box::pin(serve(setup, reference, "127.0.0.1:0".to_owned(), None))
+    Box::pin(serve(setup, reference, "127.0.0.1:0".to_owned(), None, Transport::Tcp))
+}
+
+fn open_grpc(setup: Setup, reference: Reference) -> Opening {
+    Box::pin(serve(setup, reference, "127.0.0.1:0".to_owned(), None, Transport::Grpc))
 }
 
 fn open_unix(setup: Setup, reference: Reference) -> Opening {
@@ -202,7 +207,7 @@ fn open_unix(setup: Setup, reference: Reference) -> Opening {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let name = format!("{}.sock", SOCKETS.fetch_add(1, Ordering::Relaxed));
     let socket: PathBuf = directory.path().join(name);
-    Box::pin(serve(setup, reference, format!("unix:{}", socket.display()), Some(directory)))
+    Box::pin(serve(setup, reference, format!("unix:{}", socket.display()), Some(directory), Transport::Tcp))
 }
 
 async fn serve(
@@ -210,12 +215,13 @@ async fn serve(
     reference: Reference,
     address: String,
     directory: Option<tempfile::TempDir>,
+    transport: Transport,
 ) -> Opened {
     let bound = server(&setup, &reference).bind(address).await.expect("a free address");
     let address = bound.listening().to_string();
     let (drain, draining) = oneshot::channel();
     let server = tokio::spawn(bound.serve_with_shutdown(signal(draining)));
-    let mut builder = Channel::builder(&address).limits(setup.client);
+    let mut builder = Channel::builder(&address).transport(transport).limits(setup.client);
     if let Some(timeout) = setup.timeout {
         builder = builder.timeout(timeout);
     }

@@ -80,6 +80,12 @@ impl std::fmt::Display for Path {
     }
 }
 
+impl From<Bytes> for Path {
+    fn from(path: Bytes) -> Self {
+        Self(path)
+    }
+}
+
 impl From<&'static str> for Path {
     fn from(path: &'static str) -> Self {
         Self(Bytes::from_static(path.as_bytes()))
@@ -237,7 +243,7 @@ fn take_outcome(head: &mut Bytes) -> Result<Outcome, ConnectionError> {
 }
 
 /// Names that the transport owns: the same set that tonic strips from what users send.
-fn is_reserved(name: &HeaderName) -> bool {
+pub fn is_reserved(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "te" | "content-type"

@@ -28,6 +28,6 @@ mod window;
 
 pub use error::{ConnectionError, Failure, Reset};
 pub use frame::{CallId, Flags, Frame, HEADER_LEN, Header, Kind};
-pub use head::{Metadata, Outcome, Path, ReceivedHead, RequestHead};
+pub use head::{Metadata, Outcome, Path, ReceivedHead, RequestHead, is_reserved};
 pub use hello::{HELLO_LEN, Hello, HelloError, MAGIC, VERSION};
 pub use state::{Event, Incoming, OpenError, Role, Session};

@@ -23,7 +23,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
 
-use super::keepalive::{Due, Keepalive, Watch};
+use super::keepalive::{Due, Watch};
+use crate::options::Keepalive;
 
 /// Reads of one poll, after which other tasks have their turn. Sixteen reads of a 64 KiB buffer are one large message.
 const READS_PER_POLL: usize = 16;
@@ -196,7 +197,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let carrier: Arc<dyn Carrier> = Arc::clone(&self.connection) as _;
         let mut inline = Inline::new();
         for incoming in self.calls.drain(..) {
-            server.router.dispatch(&carrier, self.connection.info(), incoming, &mut inline);
+            let left = server.router.dispatch(&carrier, self.connection.info(), incoming, &mut inline);
+            left.map(tokio::spawn);
         }
         self.handed_over |= inline.has_handed_over();
     }

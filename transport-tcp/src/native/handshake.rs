@@ -15,8 +15,8 @@ use byway_runtime::session::{Hello, HelloError, Role};
 use byway_runtime::stream::{Inbox, Outbox};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::Options;
 use super::driver::Driver;
+use crate::options::Options;
 
 /// Why a stream did not become a connection.
 #[derive(Debug)]

@@ -6,20 +6,7 @@
 
 use std::time::Duration;
 
-/// When to ask a silent peer for a sign of life, and when to give up on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keepalive {
-    /// How long a peer may be silent before it is asked. Default 20 s.
-    pub interval: Duration,
-    /// How long it may take to answer. Default 10 s.
-    pub timeout: Duration,
-}
-
-impl Default for Keepalive {
-    fn default() -> Self {
-        Self { interval: Duration::from_secs(20), timeout: Duration::from_secs(10) }
-    }
-}
+use crate::options::Keepalive;
 
 /// What to do when the timer fired.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,15 +10,3 @@ mod keepalive;
 pub use byway_runtime::dispatch::Drain;
 pub use driver::Driver;
 pub use handshake::{Accepted, ConnectError, accept, connect, refuse};
-pub use keepalive::Keepalive;
-
-use byway_runtime::Limits;
-
-/// What holds for a connection on this side.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
-    /// What this side accepts.
-    pub limits: Limits,
-    /// How a dead peer is noticed.
-    pub keepalive: Keepalive,
-}

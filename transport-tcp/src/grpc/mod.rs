@@ -1,0 +1,40 @@
+//! gRPC over HTTP/2, both directions, on hyper and with byway's own framing of messages.
+//!
+//! [`connect`] makes what begins calls to any gRPC server, [`serve`] answers any gRPC client from the router that the
+//! native path uses too. Policy (deadlines, admission, panics, cardinality) lives above both; here are only the rules of
+//! gRPC over HTTP/2. hyper runs one task per open call, so calls share no lock but hyper's own.
+
+mod client;
+mod headers;
+mod outgoing;
+mod server;
+mod status;
+
+pub use client::{Caller, ConnectError, connect};
+pub use server::{Served, serve};
+
+use byway_runtime::{DEFAULT_MAX_DECODING, Limits};
+
+/// Largest frame that a peer may send, in bytes. Every frame costs its sender a write, so the 16 KiB that HTTP/2 begins
+/// with make a large message slow; a frame holds up all other calls of the connection, so it must not be much longer.
+const MAX_FRAME: u32 = 1 << 20;
+
+/// Largest flow window of HTTP/2, in bytes.
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+
+/// Bytes that a peer may send for one call before they are read.
+///
+/// Not an adaptive one: hyper's grows the windows of a call and of the whole connection together, so that one call that
+/// nobody reads stops all others.
+fn call_window(limits: &Limits) -> u32 {
+    // At the default, one message of the largest size that services accept by default passes in one piece.
+    let window =
+        if limits.window == Limits::default().window { DEFAULT_MAX_DECODING as u32 } else { limits.window };
+    window.min(MAX_WINDOW)
+}
+
+/// Bytes that a peer may send over all calls before they are read.
+fn connection_window(limits: &Limits) -> u32 {
+    let budget = u32::try_from(limits.receive_budget).unwrap_or(MAX_WINDOW).min(MAX_WINDOW);
+    budget.max(call_window(limits))
+}

@@ -1,0 +1,190 @@
+//! What one side of a call still has to send.
+//!
+//! Owns [`Outgoing`], which callers or handlers fill and hyper empties through [`Sending`]. Invariant: at most one message
+//! waits here, and small ones up to a page together, so that flow control reaches whoever makes them. Never: knows which
+//! side it is on.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use byway_runtime::Encode;
+use byway_runtime::framing::append_framed;
+use byway_runtime::output::Segments;
+use http::HeaderMap;
+use http_body::Frame;
+
+/// Small messages that may wait together, in bytes.
+const SMALL: usize = 4096;
+
+/// The part of a call that is to be sent, and whether hyper still wants it.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    messages: Segments,
+    trailers: Option<HeaderMap>,
+    phase: Phase,
+    /// hyper's task, which waits for more.
+    reader: Option<Waker>,
+    /// Who waits for room.
+    writer: Option<Waker>,
+    /// Who waits for the call to be over.
+    observer: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum Phase {
+    /// More may follow.
+    #[default]
+    Open,
+    /// What waits is the last.
+    Ended,
+    /// The stream is to be reset.
+    Reset,
+    /// hyper has taken everything, or wants no more.
+    Gone,
+}
+
+impl Outgoing {
+    /// Whether nothing more may be appended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// Whether a message of `len` bytes may be appended now; otherwise `waker` is woken when one may.
+    pub(super) fn has_room(&mut self, len: usize, waker: &Waker) -> bool {
+        let has_room = self.messages.is_empty() || self.messages.len() + len <= SMALL;
+        if !has_room {
+            register(&mut self.writer, waker);
+        }
+        has_room
+    }
+
+    /// Appends a message of `len` bytes.
+    pub(super) fn push(&mut self, message: &dyn Encode, len: usize) {
+        append_framed(&mut self.messages, message, len);
+    }
+
+    /// Nothing follows but these trailers.
+    pub(super) fn end(&mut self, trailers: Option<HeaderMap>) {
+        self.trailers = trailers;
+        self.phase = Phase::Ended;
+    }
+
+    /// Whether the whole of it is known and there is nothing to send.
+    pub(super) fn is_empty_for_good(&self) -> bool {
+        self.phase == Phase::Ended && self.messages.is_empty() && self.trailers.is_none()
+    }
+
+    /// Gives the call up: nothing more is sent, and the peer is told.
+    pub(super) fn reset(&mut self) {
+        if self.phase != Phase::Gone {
+            self.phase = Phase::Reset;
+            self.messages = Segments::default();
+        }
+    }
+
+    /// Ready once nothing more may be appended, whoever saw to that.
+    pub(super) fn poll_closed(&mut self, waker: &Waker) -> Poll<()> {
+        if self.is_closed() {
+            return Poll::Ready(());
+        }
+        register(&mut self.observer, waker);
+        Poll::Pending
+    }
+
+    /// hyper's task, which is to be woken after something was appended.
+    pub(super) fn take_reader(&mut self) -> Option<Waker> {
+        self.reader.take()
+    }
+
+    /// Who waits for the call to be over.
+    pub(super) fn take_observer(&mut self) -> Option<Waker> {
+        self.observer.take()
+    }
+
+    fn poll_next(&mut self, waker: &Waker) -> Poll<Option<Result<Frame<Segments>, h2::Error>>> {
+        if !self.messages.is_empty() && self.phase != Phase::Reset {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.messages)))));
+        }
+        match self.phase {
+            Phase::Open => {
+                register(&mut self.reader, waker);
+                Poll::Pending
+            }
+            Phase::Ended => {
+                let trailers = self.trailers.take();
+                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+            Phase::Reset => {
+                self.phase = Phase::Gone;
+                Poll::Ready(Some(Err(h2::Reason::CANCEL.into())))
+            }
+            Phase::Gone => Poll::Ready(None),
+        }
+    }
+}
+
+pub(super) fn register(place: &mut Option<Waker>, waker: &Waker) {
+    match place {
+        Some(known) if known.will_wake(waker) => {}
+        _ => *place = Some(waker.clone()),
+    }
+}
+
+/// A call over HTTP/2: what it sends, and what is particular to its side.
+pub(super) struct Stream<T> {
+    outgoing: Mutex<Outgoing>,
+    rest: Mutex<T>,
+}
+
+impl<T> Stream<T> {
+    pub(super) fn new(outgoing: Outgoing, rest: T) -> Arc<Self> {
+        Arc::new(Self { outgoing: Mutex::new(outgoing), rest: Mutex::new(rest) })
+    }
+
+    /// Never taken by who holds [`rest`](Self::rest).
+    pub(super) fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn rest(&self) -> MutexGuard<'_, T> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What hyper reads the outgoing half of a call from. When hyper drops it, the call wants no more.
+pub(super) struct Sending<T>(pub(super) Arc<Stream<T>>);
+
+impl<T> http_body::Body for Sending<T> {
+    type Data = Segments;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Segments>, h2::Error>>> {
+        let (next, writer) = {
+            let mut outgoing = self.0.outgoing();
+            let next = outgoing.poll_next(cx.waker());
+            (next, if outgoing.messages.is_empty() { outgoing.writer.take() } else { None })
+        };
+        writer.into_iter().for_each(Waker::wake);
+        next
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.outgoing().is_empty_for_good()
+    }
+}
+
+impl<T> Drop for Sending<T> {
+    fn drop(&mut self) {
+        let woken = {
+            let mut outgoing = self.0.outgoing();
+            outgoing.phase = Phase::Gone;
+            outgoing.messages = Segments::default();
+            [outgoing.writer.take(), outgoing.observer.take()]
+        };
+        woken.into_iter().flatten().for_each(Waker::wake);
+    }
+}
