@@ -70,7 +70,7 @@ const NO_HTTP2: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x42\x07\0\0\0\0\0\0\0\0\0\0\0
 
 #[cfg(feature = "grpc")]
 const NO_HTTP1: &[u8] = b"HTTP/1.1 426 Upgrade Required\r\ncontent-type: text/plain\r\nupgrade: h2c\r\n\
-    connection: upgrade, close\r\ncontent-length: 66\r\n\r\n\
+    connection: upgrade, close\r\ncontent-length: 68\r\n\r\n\
     this port speaks gRPC over HTTP/2 and byway's own framing, not HTTP\n";
 #[cfg(not(feature = "grpc"))]
 const NO_HTTP1: &[u8] = b"HTTP/1.1 501 Not Implemented\r\ncontent-type: text/plain\r\n\

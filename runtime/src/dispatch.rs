@@ -44,7 +44,7 @@ pub struct Router {
     methods: FxHashMap<&'static [u8], Route>,
     /// By the name of the service.
     services: FxHashMap<&'static [u8], Route>,
-    /// Calls whose handlers were not ready at once.
+    /// Calls that are running, where their number is limited.
     running: Arc<AtomicUsize>,
     max_running: Option<usize>,
 }
@@ -94,11 +94,6 @@ impl Router {
         self.max_running = Some(max);
     }
 
-    /// Calls whose handlers are running and were not ready at once, over all connections.
-    pub fn running(&self) -> usize {
-        self.running.load(Ordering::Relaxed)
-    }
-
     fn route(&self, path: &[u8]) -> Option<&Route> {
         if let Some(route) = self.methods.get(path) {
             return Some(route);
@@ -120,8 +115,8 @@ impl Router {
         let timeout = incoming.head.timeout;
         let deadline = timeout.and_then(|timeout| inline.last.checked_add(timeout)).map(Deadline::from);
         let call = ServerCall::new(Call::new(CallRef::new(Arc::clone(carrier), id)), incoming);
-        let route = match self.admit(&call) {
-            Ok(route) => route,
+        let (route, place) = match self.admit(&call) {
+            Ok(admitted) => admitted,
             Err(status) => {
                 call.refuse(&status);
                 return None;
@@ -152,18 +147,20 @@ impl Router {
             timer: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.at()))),
             context,
             first_poll: (!poll_now).then(|| Arc::clone(&route.cost)),
-            _running: Running::new(&self.running),
+            _place: place,
         })
     }
 
-    /// The route of a call that may run.
-    fn admit(&self, call: &ServerCall) -> Result<&Route, Status> {
+    /// The route of a call that may run, and its place among those that do.
+    fn admit(&self, call: &ServerCall) -> Result<(&Route, Option<Place>), Status> {
         let route = self.route(call.path().as_bytes()).ok_or_else(|| unknown_method(call.path()))?;
-        match self.max_running {
-            Some(max) if self.running() >= max => {
+        let Some(max) = self.max_running else { return Ok((route, None)) };
+        let one_more = |running| (running < max).then_some(running + 1);
+        match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok((route, Some(Place(Arc::clone(&self.running))))),
+            Err(_) => {
                 Err(Status::resource_exhausted(format!("the server is answering {max} calls, its limit")))
             }
-            _ => Ok(route),
         }
     }
 }
@@ -217,7 +214,7 @@ pub struct Supervised {
     context: Option<CallContext>,
     /// Where to note how long the first poll takes, when that was not yet done.
     first_poll: Option<Arc<Cost>>,
-    _running: Running,
+    _place: Option<Place>,
 }
 
 impl Future for Supervised {
@@ -248,17 +245,10 @@ impl Future for Supervised {
     }
 }
 
-/// Counts a call whose handler was not ready at once.
-struct Running(Arc<AtomicUsize>);
+/// The place of a call among those that may run at once.
+struct Place(Arc<AtomicUsize>);
 
-impl Running {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Running {
+impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -43,6 +43,11 @@ const LOOPBACK: &[(&str, &str)] = &[
     ("calls_that_are_open_when_the_server_is_lost_fail_and_later_ones_do_not", ONE_CONNECTION),
 ];
 
+const GRPC: &[(&str, &str)] = &[(
+    "a_budget_bounds_what_waits_over_all_calls",
+    "the window that HTTP/2 has for all calls makes senders wait, where byway's framing ends calls",
+)];
+
 pub(crate) const PATHS: &[Path] = &[
     Path {
         name: "loopback",
@@ -59,7 +64,7 @@ pub(crate) const PATHS: &[Path] = &[
     },
     Path { name: "tcp", link: "tcp", unsupported: &[], open: open_tcp },
     Path { name: "unix", link: "unix", unsupported: &[], open: open_unix },
-    Path { name: "grpc", link: "grpc", unsupported: &[], open: open_grpc },
+    Path { name: "grpc", link: "grpc", unsupported: GRPC, open: open_grpc },
 ];
 
 /// What a case asks of both sides.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use byway::{Channel, Server};
 use byway_test_support::test::v1::echo_client::EchoClient;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::harness::{Running, served, served_during, story};
 use crate::raw::{Raw, good_hello, hello};
@@ -61,44 +61,47 @@ fn an_http_1_client_is_told_in_http_1() {
     story(async {
         let answer = answer_to(b"GET /info HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
         let answer = String::from_utf8(answer).expect("text");
-        assert!(answer.starts_with("HTTP/1.1 501 Not Implemented\r\n"), "{answer}");
-        assert!(answer.ends_with("\r\n\r\nthis port speaks byway's own framing, not HTTP\n"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 426 Upgrade Required\r\n"), "{answer}");
+        let text = "\r\n\r\nthis port speaks gRPC over HTTP/2 and byway's own framing, not HTTP\n";
+        assert!(answer.ends_with(text), "{answer}");
     });
 }
 
 #[test]
-fn a_grpc_client_is_told_in_http_2() {
-    story(async {
-        let mut first = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        first.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]); // its SETTINGS
-        assert_goaway(&answer_to(&first).await);
-    });
-}
-
-#[test]
-fn a_grpc_client_is_told_in_http_2_even_if_its_preface_comes_slowly() {
+fn a_grpc_client_is_answered_in_http_2_however_its_preface_comes() {
     story(async {
         let server = Running::start().await;
-        let mut raw = Raw::connect(&server.text()).await;
-        raw.0.set_nodelay(true).expect("a TCP socket");
-        let mut pace = tokio::time::interval(Duration::from_millis(10));
-        for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
-            pace.tick().await;
-            // The server may have seen enough before the end.
-            if raw.0.write_all(&[*byte]).await.is_err() {
-                break;
+        let client = server.client().await;
+        let said = served_during(&client, async {
+            let mut raw = Raw::connect(&server.text()).await;
+            raw.0.set_nodelay(true).expect("a TCP socket");
+            for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
+                raw.send(&[*byte]).await;
+                tokio::task::yield_now().await;
             }
-        }
-        assert_goaway(&raw.until_cut().await);
+            let mut header = [0; 9];
+            raw.0.read_exact(&mut header).await.expect("an answer");
+            header
+        });
+        let [_, _, _, kind, flags, stream @ ..] = said.await;
+        assert_eq!((kind, flags, stream), (4, 0, [0; 4]), "a frame of settings");
         server.stop().await;
     });
 }
 
-fn assert_goaway(answer: &[u8]) {
-    assert_eq!(answer.get(..9), Some(&[0, 0, 0, 4, 0, 0, 0, 0, 0][..]), "an empty SETTINGS frame");
-    assert_eq!(answer.get(12), Some(&7), "then GOAWAY");
-    let text = String::from_utf8_lossy(&answer[9 + 9 + 8..]);
-    assert_eq!(text, "this port speaks byway's own framing, not gRPC over HTTP/2");
+#[test]
+fn half_a_preface_is_cut_off_after_the_handshake_timeout() {
+    story(async {
+        let server = Running::with(Server::builder().handshake_timeout(Duration::from_millis(100))).await;
+        let client = server.client().await;
+        let said = served_during(&client, async {
+            let mut raw = Raw::connect(&server.text()).await;
+            raw.send(b"PRI * HTTP/2.0").await;
+            raw.until_cut().await
+        });
+        assert!(said.await.is_empty());
+        server.stop().await;
+    });
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn an_address_that_is_none_or_not_ours_is_named() {
     story(async {
         for (address, expected) in [
             ("127.0.0.1", "the port is missing"),
-            ("http://127.0.0.1:0", "HTTP/2 is not part of this version"),
+            ("http://127.0.0.1:0", "a server listens for every protocol at once"),
             ("192.0.2.1:0", "192.0.2.1:0 cannot be listened on"),
             ("unix:/nowhere/at/all.sock", "unix:/nowhere/at/all.sock cannot be listened on"),
         ] {

@@ -42,7 +42,7 @@ where
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(head_timeout);
-    let connection = builder.serve_connection(TokioIo::new(Wire::after(first, io)), service);
+    let connection = builder.serve_connection(TokioIo::new(Wire::new(first, io, None)), service);
     Box::pin(async move {
         let mut connection = pin!(connection);
         let until = tokio::select! {

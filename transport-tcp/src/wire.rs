@@ -18,6 +18,7 @@ const SETTINGS: u8 = 0x4;
 const GOAWAY: u8 = 0x7;
 const ACK: u8 = 0x1;
 const MAX_CONCURRENT_STREAMS: u16 = 0x3;
+const MAX_HEADER_LIST_SIZE: u16 = 0x6;
 
 /// Payload of one frame that is looked at: all settings there are, or a GOAWAY with a sentence.
 const KEEP: usize = 256;
@@ -27,10 +28,35 @@ const KEEP: usize = 256;
 pub(crate) enum Sign {
     /// The peer's first frame is none of HTTP/2; these are its first bytes.
     NotHttp2([u8; HEADER_LEN]),
-    /// The peer's settings: how many calls it allows at once, where it says so.
-    Settings(Option<u32>),
+    /// The peer's settings.
+    Settings(Settings),
     /// The peer takes no more calls: an error code, and a text that may be empty.
     GoAway(u32, String),
+}
+
+/// What the peer's settings say; `None` where they say nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// How many calls it allows at once.
+    pub(crate) calls: Option<u32>,
+    /// How large the headers of one message may be, in bytes, with 32 for each.
+    pub(crate) headers: Option<u32>,
+}
+
+impl Settings {
+    fn read(payload: &[u8]) -> Self {
+        let mut settings = Self::default();
+        for entry in payload.chunks_exact(6) {
+            let [a, b, value @ ..] = entry else { continue };
+            let value = value.try_into().ok().map(u32::from_be_bytes);
+            match u16::from_be_bytes([*a, *b]) {
+                MAX_CONCURRENT_STREAMS => settings.calls = value,
+                MAX_HEADER_LIST_SIZE => settings.headers = value,
+                _ => {}
+            }
+        }
+        settings
+    }
 }
 
 /// Looks at the frames that a peer sends.
@@ -59,6 +85,13 @@ impl FrameWatch {
             begun: false,
             lost: false,
         }
+    }
+
+    /// For a server, to which the preface comes before any frame.
+    pub(crate) fn after_preface(tell: impl FnMut(Sign) + Send + 'static) -> Self {
+        const PREFACE_LEN: usize = 24;
+        // As if it were the payload of a frame that says nothing.
+        Self { filled: HEADER_LEN, left: PREFACE_LEN, ..Self::new(tell) }
     }
 
     fn see(&mut self, mut bytes: &[u8]) {
@@ -102,15 +135,7 @@ impl FrameWatch {
         self.filled = 0;
         match self.header[3] {
             SETTINGS if self.header[4] & ACK == 0 => {
-                let entries = self.payload.chunks_exact(6);
-                let value = entries.filter_map(|entry| match entry {
-                    [a, b, value @ ..] if u16::from_be_bytes([*a, *b]) == MAX_CONCURRENT_STREAMS => {
-                        value.try_into().ok().map(u32::from_be_bytes)
-                    }
-                    _ => None,
-                });
-                let value = value.last();
-                (self.tell)(Sign::Settings(value));
+                (self.tell)(Sign::Settings(Settings::read(&self.payload)));
             }
             GOAWAY => {
                 if let Some((fixed, text)) = self.payload.split_first_chunk::<8>() {
@@ -133,14 +158,9 @@ pub(crate) struct Wire<S> {
 }
 
 impl<S> Wire<S> {
-    /// A stream of which `first` was read already.
-    pub(crate) fn after(first: Bytes, io: S) -> Self {
-        Self { io, first, watch: None }
-    }
-
-    /// A stream whose frames are looked at.
-    pub(crate) fn watched(io: S, watch: FrameWatch) -> Self {
-        Self { io, first: Bytes::new(), watch: Some(watch) }
+    /// A stream of which `first` was read already. All of it passes `watch`.
+    pub(crate) fn new(first: Bytes, io: S, watch: Option<FrameWatch>) -> Self {
+        Self { io, first, watch }
     }
 }
 
@@ -154,6 +174,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         if !this.first.is_empty() {
             let count = this.first.len().min(buffer.remaining());
             buffer.put_slice(&this.first[..count]);
+            if let Some(watch) = &mut this.watch {
+                watch.see(&this.first[..count]);
+            }
             this.first.advance(count);
             return Poll::Ready(Ok(()));
         }
@@ -218,11 +241,15 @@ mod tests {
         let mut stream = frame(SETTINGS, 0, &[0, 4, 0, 0, 1, 0, 0, 3, 0, 0, 0, 250]);
         stream.extend(frame(SETTINGS, ACK, &[]));
         stream.extend(frame(0, 0, &[7; 5000]));
-        stream.extend(frame(SETTINGS, 0, &[]));
+        stream.extend(frame(SETTINGS, 0, &[0, 6, 0, 0, 0, 77]));
         stream.extend(frame(GOAWAY, 0, b"\0\0\0\x01\0\0\0\x0benough"));
         for step in [1, 2, 9, 10, 4096, stream.len()] {
-            let expected =
-                [Sign::Settings(Some(250)), Sign::Settings(None), Sign::GoAway(11, "enough".to_owned())];
+            let settings = Settings { calls: Some(250), headers: None };
+            let expected = [
+                Sign::Settings(settings),
+                Sign::Settings(Settings { headers: Some(77), ..Settings::default() }),
+                Sign::GoAway(11, "enough".to_owned()),
+            ];
             assert_eq!(signs(&stream, step), expected, "in steps of {step}");
         }
     }
@@ -231,6 +258,18 @@ mod tests {
     fn a_peer_that_speaks_something_else_is_noticed_once() {
         let answer = b"HTTP/1.1 400 Bad Request\r\n\r\n";
         assert_eq!(signs(answer, 5), [Sign::NotHttp2(*b"HTTP/1.1 ")]);
+    }
+
+    #[test]
+    fn a_server_looks_behind_the_preface() {
+        let (tell, told) = mpsc::channel();
+        let mut watch = FrameWatch::after_preface(move |sign| tell.send(sign).expect("the test listens"));
+        watch.see(b"PRI * HTTP/2.0\r\n\r\nSM");
+        watch.see(b"\r\n\r\n");
+        watch.see(&frame(SETTINGS, 0, &[0, 6, 0, 0, 1, 0]));
+        drop(watch);
+        let settings = Settings { headers: Some(256), ..Settings::default() };
+        assert_eq!(told.iter().collect::<Vec<_>>(), [Sign::Settings(settings)]);
     }
 
     #[test]

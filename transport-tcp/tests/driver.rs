@@ -13,7 +13,8 @@ use byway_runtime::connection::Caller;
 use byway_runtime::session::RequestHead;
 use byway_runtime::stream::Outbox;
 use byway_runtime::{Call, ConnectionInfo, Encoded, End, Endpoint, Invoke, NewCall, StartError};
-use byway_tcp::native::{Options, connect};
+use byway_tcp::Options;
+use byway_tcp::native::connect;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 const OPEN: u8 = 1;

@@ -7,11 +7,11 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use byway_runtime::framing::{Acceptance, Budget, Messages};
 use byway_runtime::session::CallId;
 use byway_runtime::{
@@ -25,19 +25,19 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::headers::{ReplyHead, received_end, received_reply, request_head};
-use super::outgoing::{Outgoing, Sending, Stream};
+use super::headers::{ReplyHead, over, received_end, received_reply, request_head};
+use super::outgoing::{Outgoing, Sending, Stream, register};
+use super::peer::{Heard, Peer, Place};
 use super::status::{failure, reply_failed};
 use super::{MAX_FRAME, call_window, connection_window};
 use crate::options::Options;
-use crate::wire::{FrameWatch, Sign, Wire};
+use crate::wire::{FrameWatch, Wire};
 
-/// Calls that are open at once where the server sets no limit.
-const MAX_CALLS: usize = 65_535;
+/// What the four pseudo-headers of a request count without its path and host, in bytes.
+const REQUEST_LINE: usize = 165;
 
 /// Servers of gRPC close connections on which they are asked for a sign of life more often than this.
 const LEAST_KEEPALIVE: Duration = Duration::from_secs(300);
@@ -98,15 +98,10 @@ where
     let Options { limits, keepalive } = options;
     let authority: Authority =
         authority.parse().map_err(|_| ConnectError::Authority(authority.to_owned()))?;
-    let (heard, mut hears) = watch::channel(None);
-    let peer = Arc::new(Peer {
-        places: Arc::new(Semaphore::new(0)),
-        allowed: AtomicUsize::new(0),
-        closed: OnceLock::new(),
-        heard,
-    });
+    let peer = Peer::new();
     let watching = Arc::clone(&peer);
-    let wire = Wire::watched(io, FrameWatch::new(move |sign| watching.note(sign)));
+    let watch = FrameWatch::new(move |sign| watching.note(sign));
+    let wire = Wire::new(Bytes::new(), io, Some(watch));
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -123,18 +118,12 @@ where
             Ok(()) => Status::unavailable("the connection was closed"),
             Err(error) => failure(&error).status,
         };
-        ending.close(status);
-        ending.heard.send_if_modified(|heard| {
-            let is_first = heard.is_none();
-            heard.get_or_insert(Heard::Nothing);
-            is_first
-        });
+        ending.ended(status);
     });
-    let heard = hears.wait_for(Option::is_some).await.map(|heard| *heard);
-    match heard {
-        Ok(Some(Heard::Http2)) => {}
-        Ok(Some(Heard::Other(first))) => return Err(ConnectError::NotHttp2(first)),
-        Ok(Some(Heard::Nothing) | None) | Err(_) => return Err(ConnectError::Closed),
+    match peer.greeting().await {
+        Heard::Http2 => {}
+        Heard::Other(first) => return Err(ConnectError::NotHttp2(first)),
+        Heard::Nothing => return Err(ConnectError::Closed),
     }
     let budget = usize::try_from(limits.receive_budget).unwrap_or(usize::MAX);
     let acceptance = Acceptance {
@@ -143,73 +132,6 @@ where
         budget: Some(Arc::new(Budget::new(budget))),
     };
     Ok(Caller { sender, peer, authority, acceptance, info })
-}
-
-/// What is known of the server.
-struct Peer {
-    /// Calls that may begin.
-    places: Arc<Semaphore>,
-    /// Calls that the server allows at once.
-    allowed: AtomicUsize,
-    /// Why no calls may begin any more.
-    closed: OnceLock<Status>,
-    /// What it said first.
-    heard: watch::Sender<Option<Heard>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    Http2,
-    Other([u8; 9]),
-    Nothing,
-}
-
-impl Peer {
-    fn note(&self, sign: Sign) {
-        match sign {
-            Sign::NotHttp2(first) => {
-                self.heard.send_replace(Some(Heard::Other(first)));
-            }
-            Sign::GoAway(code, text) => {
-                let code = h2::Reason::from(code);
-                let text = if text.is_empty() { text } else { format!(" ({text})") };
-                let what = format!("the server takes no more calls on this connection: {code}{text}");
-                self.close(Status::unavailable(what));
-            }
-            Sign::Settings(allowed) => {
-                let first = self.heard.borrow().is_none();
-                if let Some(allowed) = allowed {
-                    self.allow((allowed as usize).min(MAX_CALLS));
-                } else if first {
-                    self.allow(MAX_CALLS);
-                }
-                if first {
-                    self.heard.send_replace(Some(Heard::Http2));
-                }
-            }
-        }
-    }
-
-    fn allow(&self, allowed: usize) {
-        let before = self.allowed.swap(allowed, Ordering::Relaxed);
-        if allowed > before {
-            self.places.add_permits(allowed - before);
-        } else {
-            // Places that are taken now are missed when they come back; until then hyper keeps to the limit.
-            let forgotten = self.places.forget_permits(before - allowed);
-            self.allowed.store(before - forgotten, Ordering::Relaxed);
-        }
-    }
-
-    fn close(&self, status: Status) {
-        let _ = self.closed.set(status);
-        self.places.close();
-    }
-
-    fn closed(&self) -> Status {
-        let lost = || Status::unavailable("the connection was closed");
-        self.closed.get().cloned().unwrap_or_else(lost)
-    }
 }
 
 /// A connection to a gRPC server, as what begins calls. When it is dropped, the calls that are open go on and the
@@ -230,7 +152,9 @@ impl Caller {
 
     /// Why the connection takes no new calls, if so.
     pub fn closed(&self) -> Option<Status> {
-        self.peer.closed.get().cloned()
+        let lost = || Status::unavailable("the connection was closed");
+        // hyper may have given the connection up a moment before anybody was told why.
+        self.peer.closed().cloned().or_else(|| self.sender.is_closed().then(lost))
     }
 
     fn uri(&self, path: &str) -> Result<Uri, StartError> {
@@ -251,13 +175,15 @@ impl Invoke for Caller {
         if let Some(status) = self.closed() {
             return Err(StartError::Closed(status));
         }
-        let place = match Arc::clone(&self.peer.places).try_acquire_owned() {
-            Ok(place) => place,
-            Err(TryAcquireError::NoPermits) => return Err(StartError::Busy),
-            Err(TryAcquireError::Closed) => return Err(StartError::Closed(self.peer.closed())),
-        };
+        let Some(place) = self.peer.place() else { return Err(StartError::Busy) };
         let uri = self.uri(call.head.path)?;
-        let mut outgoing = Outgoing::default();
+        let headers = request_head(call.head.metadata, call.head.timeout);
+        let limit = self.peer.max_headers();
+        let line = REQUEST_LINE + call.head.path.len() + self.authority.as_str().len();
+        if let Some(len) = over(&headers, line, limit) {
+            return Err(StartError::Failed(SendError::HeadTooLarge { len, limit }.status()));
+        }
+        let mut outgoing = Outgoing::new();
         if let Some(message) = call.message {
             let len = message.encoded_len();
             if u32::try_from(len).is_err() {
@@ -273,6 +199,7 @@ impl Invoke for Caller {
             phase: Phase::Over,
             deadline: call.deadline,
             timer: None,
+            reader: None,
             acceptance: self.acceptance.clone(),
             _place: Some(place),
         };
@@ -281,7 +208,7 @@ impl Invoke for Caller {
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
         *request.uri_mut() = uri;
-        *request.headers_mut() = request_head(call.head.metadata, call.head.timeout);
+        *request.headers_mut() = headers;
         // hyper begins with it when its task is next polled, whether or not anybody waits for the response.
         let response = self.sender.clone().try_send_request(request);
         stream.rest().phase = Phase::Waiting(Box::pin(response));
@@ -289,12 +216,7 @@ impl Invoke for Caller {
     }
 
     fn ready(&self) -> ReadyFuture<'_> {
-        Box::pin(async move {
-            match self.peer.places.acquire().await {
-                Ok(_) => Ok(()),
-                Err(_) => Err(self.peer.closed()),
-            }
-        })
+        Box::pin(self.peer.until_free())
     }
 }
 
@@ -310,11 +232,14 @@ struct ClientHalf {
     deadline: Option<Deadline>,
     /// Runs out at the deadline, once somebody waits.
     timer: Option<Pin<Box<Sleep>>>,
+    /// The task that waits for the reply.
+    reader: Option<Waker>,
     acceptance: Acceptance,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
 }
 
 /// How far the reply is.
+#[expect(clippy::large_enum_variant, reason = "every call comes to the largest, which a box would make dearer")]
 enum Phase {
     /// Nothing has come.
     Waiting(ResponseFuture),
@@ -408,7 +333,7 @@ impl Calling {
     /// Gives the call up; `status` is what its reader finds.
     fn give_up(&self, status: Option<Status>) {
         // What hyper holds of the call is dropped without the locks: it takes them itself.
-        let phase = {
+        let (phase, reader) = {
             let mut half = self.rest();
             if matches!(half.phase, Phase::Over) && status.is_some() {
                 return;
@@ -417,13 +342,13 @@ impl Calling {
             let phase = std::mem::replace(&mut half.phase, left);
             half.timer = None;
             half._place = None;
-            phase
+            (phase, half.reader.take())
         };
         drop(phase);
         let woken = {
             let mut outgoing = self.outgoing();
             outgoing.reset();
-            [outgoing.take_reader(), outgoing.take_observer()]
+            [reader, outgoing.take_reader(), outgoing.take_observer()]
         };
         woken.into_iter().flatten().for_each(Waker::wake);
     }
@@ -435,7 +360,10 @@ impl Carrier for Calling {
             let mut half = self.rest();
             match half.poll_reply(cx) {
                 Poll::Ready(arrived) => return Poll::Ready(arrived),
-                Poll::Pending => half.poll_deadline(cx),
+                Poll::Pending => {
+                    register(&mut half.reader, cx.waker());
+                    half.poll_deadline(cx)
+                }
             }
         };
         ready!(passed);

@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 
 use super::status::code_of_http;
 
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("grpc-rust-byway/", env!("CARGO_PKG_VERSION")));
 
@@ -44,6 +44,18 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true),
 );
+
+/// What HTTP/2 counts for each header beside its name and value, in bytes (RFC 9113, 6.5.2).
+const PER_HEADER: usize = 32;
+
+/// How large `headers` and `more` are together as HTTP/2 counts them, if that is over `limit`.
+pub(super) fn over(headers: &HeaderMap, more: usize, limit: usize) -> Option<usize> {
+    if limit == u32::MAX as usize {
+        return None;
+    }
+    let each = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + PER_HEADER);
+    Some(more + each.sum::<usize>()).filter(|len| *len > limit)
+}
 
 // ---- As a server ----
 

@@ -7,6 +7,7 @@
 mod client;
 mod headers;
 mod outgoing;
+mod peer;
 mod server;
 mod status;
 

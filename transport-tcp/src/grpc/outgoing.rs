@@ -1,8 +1,8 @@
 //! What one side of a call still has to send.
 //!
-//! Owns [`Outgoing`], which callers or handlers fill and hyper empties through [`Sending`]. Invariant: at most one message
-//! waits here, and small ones up to a page together, so that flow control reaches whoever makes them. Never: knows which
-//! side it is on.
+//! Owns [`Outgoing`], which callers or handlers fill and hyper empties through [`Sending`]. Invariant: a message is taken
+//! only when hyper asks for one, and small ones up to a page together, so that flow control reaches whoever makes them.
+//! Never: knows which side it is on.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +18,12 @@ use http_body::Frame;
 const SMALL: usize = 4096;
 
 /// The part of a call that is to be sent, and whether hyper still wants it.
-#[derive(Default)]
 pub(super) struct Outgoing {
     messages: Segments,
     trailers: Option<HeaderMap>,
     phase: Phase,
+    /// Whether hyper has looked for a message that was not there, or not looked yet.
+    wanted: bool,
     /// hyper's task, which waits for more.
     reader: Option<Waker>,
     /// Who waits for room.
@@ -31,10 +32,9 @@ pub(super) struct Outgoing {
     observer: Option<Waker>,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// More may follow.
-    #[default]
     Open,
     /// What waits is the last.
     Ended,
@@ -45,6 +45,18 @@ enum Phase {
 }
 
 impl Outgoing {
+    pub(super) fn new() -> Self {
+        Self {
+            messages: Segments::default(),
+            trailers: None,
+            phase: Phase::Open,
+            wanted: true,
+            reader: None,
+            writer: None,
+            observer: None,
+        }
+    }
+
     /// Whether nothing more may be appended.
     pub(super) fn is_closed(&self) -> bool {
         self.phase != Phase::Open
@@ -52,7 +64,10 @@ impl Outgoing {
 
     /// Whether a message of `len` bytes may be appended now; otherwise `waker` is woken when one may.
     pub(super) fn has_room(&mut self, len: usize, waker: &Waker) -> bool {
-        let has_room = self.messages.is_empty() || self.messages.len() + len <= SMALL;
+        let has_room = match self.messages.len() {
+            0 => self.wanted,
+            waiting => waiting + len <= SMALL,
+        };
         if !has_room {
             register(&mut self.writer, waker);
         }
@@ -62,6 +77,7 @@ impl Outgoing {
     /// Appends a message of `len` bytes.
     pub(super) fn push(&mut self, message: &dyn Encode, len: usize) {
         append_framed(&mut self.messages, message, len);
+        self.wanted = false;
     }
 
     /// Nothing follows but these trailers.
@@ -108,6 +124,7 @@ impl Outgoing {
         }
         match self.phase {
             Phase::Open => {
+                self.wanted = true;
                 register(&mut self.reader, waker);
                 Poll::Pending
             }
@@ -166,7 +183,7 @@ impl<T> http_body::Body for Sending<T> {
         let (next, writer) = {
             let mut outgoing = self.0.outgoing();
             let next = outgoing.poll_next(cx.waker());
-            (next, if outgoing.messages.is_empty() { outgoing.writer.take() } else { None })
+            (next, if outgoing.wanted { outgoing.writer.take() } else { None })
         };
         writer.into_iter().for_each(Waker::wake);
         next

@@ -7,7 +7,8 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use byway_runtime::framing::{Acceptance, Budget, Messages};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{CallId, Incoming, Metadata};
 use byway_runtime::{Carrier, ConnectionInfo, End, Inbound, Part, SendError};
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use hyper::body::Incoming as RequestBody;
@@ -27,17 +29,21 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use slab::Slab;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
-use super::headers::{Refusal, is_grpc, received_head, reply_end, reply_head};
+use super::headers::{GRPC, Refusal, is_grpc, over, received_head, reply_end, reply_head};
 use super::outgoing::{Outgoing, Sending, Stream, register};
 use super::status::request_failed;
 use super::{MAX_FRAME, call_window, connection_window};
 use crate::options::Options;
 use crate::web;
-use crate::wire::Wire;
+use crate::wire::{FrameWatch, Settings, Sign, Wire};
 
 /// How long a connection may take to say its last words once its calls were ended.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What the pseudo-header of a reply counts, in bytes.
+const STATUS_LINE: usize = 42;
 
 /// The only call of its carrier.
 const THIS: CallId = CallId(0);
@@ -70,6 +76,7 @@ where
             compressed: unexpected_flag,
             budget: Some(Arc::new(Budget::new(usize::try_from(limits.receive_budget).unwrap_or(usize::MAX)))),
         },
+        max_headers: AtomicU32::new(u32::MAX),
         open: Mutex::default(),
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -87,7 +94,14 @@ where
         let shared = Arc::clone(&shared);
         service_fn(move |request| Arc::clone(&shared).answer(request))
     };
-    let connection = builder.serve_connection(TokioIo::new(Wire::after(first, io)), service);
+    let watching = Arc::clone(&shared);
+    let watch = FrameWatch::after_preface(move |sign| {
+        if let Sign::Settings(Settings { headers: Some(headers), .. }) = sign {
+            watching.max_headers.store(headers, Ordering::Relaxed);
+        }
+    });
+    let wire = Wire::new(first, io, Some(watch));
+    let connection = builder.serve_connection(TokioIo::new(wire), service);
     Box::pin(async move {
         let mut connection = pin!(connection);
         let until = tokio::select! {
@@ -128,6 +142,8 @@ struct Shared {
     info: Arc<ConnectionInfo>,
     web: Option<Arc<HttpService>>,
     acceptance: Acceptance,
+    /// How large the headers of a reply may be, as HTTP/2 counts them.
+    max_headers: AtomicU32,
     /// Calls that are open, to be ended when the drain's time is over.
     open: Mutex<Slab<Weak<Serving>>>,
 }
@@ -149,7 +165,8 @@ impl Shared {
         };
         let messages = Messages::new(body, self.acceptance.clone(), request_failed);
         let ended = messages.is_at_end();
-        let call = Stream::new(Outgoing::default(), ServerHalf::new(messages));
+        let max_headers = self.max_headers.load(Ordering::Relaxed) as usize;
+        let call = Stream::new(Outgoing::new(), ServerHalf::new(messages, max_headers));
         let _open = OpenCall::note(&self, &call);
         let carrier: Arc<dyn Carrier> = Arc::clone(&call) as Arc<dyn Carrier>;
         let incoming = Incoming { id: THIS, head, message: None, ended };
@@ -217,6 +234,7 @@ struct ServerHalf {
     /// Whether the end of the request, or its failure, was handed over.
     received: bool,
     answer: Answer,
+    max_headers: usize,
     /// hyper's task, which waits for the reply to begin.
     waiting: Option<Waker>,
 }
@@ -230,8 +248,19 @@ enum Answer {
 }
 
 impl ServerHalf {
-    fn new(messages: Messages<RequestBody>) -> Self {
-        Self { messages, received: false, answer: Answer::Nothing, waiting: None }
+    fn new(messages: Messages<RequestBody>, max_headers: usize) -> Self {
+        Self { messages, received: false, answer: Answer::Nothing, max_headers, waiting: None }
+    }
+
+    /// # Errors
+    /// Headers that are larger than the client accepts.
+    fn check(&self, headers: &HeaderMap) -> Result<(), SendError> {
+        let limit = self.max_headers;
+        over(headers, STATUS_LINE, limit).map_or(Ok(()), |len| Err(SendError::HeadTooLarge { len, limit }))
+    }
+
+    fn has_not_begun(&self) -> bool {
+        matches!(self.answer, Answer::Nothing)
     }
 
     fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<HeaderMap> {
@@ -262,27 +291,32 @@ impl ServerHalf {
 }
 
 impl Serving {
-    /// Ends the call with `status` unless it has ended; whether it had not.
-    fn end(&self, status: &Status) -> bool {
+    /// Ends the call with `status` unless it has ended.
+    fn end(&self, status: &Status) {
         let mut outgoing = self.outgoing();
         if outgoing.is_closed() {
-            return false;
+            return;
         }
-        // Whether the reply has begun decides where the status goes. The order of the locks is that of sending.
-        let waiting = {
-            let mut half = self.rest();
-            if matches!(half.answer, Answer::Nothing) {
-                half.answer = Answer::Begun(reply_end_alone(Err(status)));
-                outgoing.end(None);
-            } else {
-                outgoing.end(Some(reply_end(Err(status))));
-            }
-            half.waiting.take()
-        };
-        let reader = outgoing.take_reader();
+        let mut half = self.rest();
+        let mut headers = reply_end(Err(status));
+        if let Err(error) = half.check(&headers) {
+            headers = reply_end(Err(&error.status()));
+        }
+        if half.has_not_begun() {
+            half.answer = Answer::Begun(alone(headers));
+            outgoing.end(None);
+        } else {
+            outgoing.end(Some(headers));
+        }
+        self.wake(outgoing, half);
+    }
+
+    /// Wakes hyper's task, wherever it waits. The order of the locks is the same everywhere.
+    fn wake(&self, mut outgoing: MutexGuard<'_, Outgoing>, mut half: MutexGuard<'_, ServerHalf>) {
+        let woken = [outgoing.take_reader(), half.waiting.take()];
+        drop(half);
         drop(outgoing);
-        reader.into_iter().chain(waiting).for_each(Waker::wake);
-        true
+        woken.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
@@ -302,33 +336,38 @@ impl Carrier for Serving {
         if outgoing.is_closed() {
             return Poll::Ready(Err(SendError::Over));
         }
+        let mut half = self.rest();
+        let begins = half.has_not_begun();
+        // An end that nothing comes before is in the headers, and is all there is.
+        let is_alone = message.is_none() && part.head.is_none_or(MetadataMap::is_empty) && part.end.is_some();
+        let head = (begins && !is_alone).then(|| reply_head(part.head));
+        let end = part.end.map(reply_end);
+        for headers in head.iter().chain(&end) {
+            if let Err(error) = half.check(headers) {
+                return Poll::Ready(Err(error));
+            }
+        }
         if let Some((message, len)) = message {
             if !outgoing.has_room(len, cx.waker()) {
                 return Poll::Pending;
             }
             outgoing.push(message, len);
         }
-        let mut half = self.rest();
-        if matches!(half.answer, Answer::Nothing) {
-            match part.end {
-                // An end that nothing comes before is in the headers, and is all there is.
-                Some(end) if part.head.is_none_or(|head| head.is_empty()) && message.is_none() => {
-                    half.answer = Answer::Begun(reply_end_alone(end));
-                    outgoing.end(None);
+        match (head, end) {
+            (None, Some(end)) if begins => {
+                half.answer = Answer::Begun(alone(end));
+                outgoing.end(None);
+            }
+            (head, end) => {
+                if let Some(head) = head {
+                    half.answer = Answer::Begun(head);
                 }
-                _ => half.answer = Answer::Begun(reply_head(part.head)),
+                if end.is_some() {
+                    outgoing.end(end);
+                }
             }
         }
-        let waiting = half.waiting.take();
-        drop(half);
-        if let Some(end) = part.end
-            && !outgoing.is_closed()
-        {
-            outgoing.end(Some(reply_end(end)));
-        }
-        let reader = outgoing.take_reader();
-        drop(outgoing);
-        reader.into_iter().chain(waiting).for_each(Waker::wake);
+        self.wake(outgoing, half);
         Poll::Ready(Ok(()))
     }
 
@@ -381,16 +420,14 @@ impl Body for Reply {
 }
 
 /// The headers of a reply that consists of its end.
-fn reply_end_alone(end: Result<Option<&tonic::metadata::MetadataMap>, &Status>) -> HeaderMap {
-    let mut headers = reply_end(end);
-    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+fn alone(mut headers: HeaderMap) -> HeaderMap {
+    headers.insert(CONTENT_TYPE, GRPC);
     headers
 }
 
 /// A reply that consists of its end.
-fn ended(mut headers: HeaderMap) -> Response<Reply> {
-    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+fn ended(headers: HeaderMap) -> Response<Reply> {
     let mut response = Response::new(Reply::Web(tonic::body::Body::empty()));
-    *response.headers_mut() = headers;
+    *response.headers_mut() = alone(headers);
     response
 }
