@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::codec::{Encode, decode};
 use crate::deadline::Deadline;
-use crate::invoke::{Call, CallRef, End, Inbound, Invoke, NewCall, Part, StartError};
+use crate::invoke::{Call, CallRef, End, Inbound, Invoke, NewCall, Part, SendError, StartError};
 use crate::limits::DEFAULT_MAX_DECODING;
 use crate::method::MethodDescriptor;
 use crate::session::{Metadata, RequestHead};
@@ -349,6 +349,8 @@ impl Drop for Upload {
 pub(crate) async fn send(call: &CallRef, part: Part<'_>) -> bool {
     match poll_fn(|cx| call.poll_send(cx, part)).await {
         Ok(()) => true,
+        // However it ended, its reader learns it.
+        Err(SendError::Over) => false,
         Err(error) => {
             call.finish(&error.status());
             false

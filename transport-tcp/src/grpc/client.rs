@@ -239,7 +239,10 @@ struct ClientHalf {
 }
 
 /// How far the reply is.
-#[expect(clippy::large_enum_variant, reason = "every call comes to the largest, which a box would make dearer")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "every call comes to the largest, which a box would make dearer"
+)]
 enum Phase {
     /// Nothing has come.
     Waiting(ResponseFuture),
