@@ -11,8 +11,8 @@ use crate::workload::Effort;
 
 pub(crate) const USAGE: &str = "usage: cargo bench --bench compare -- [--quick] [--only PATH] [--json FILE]
 
-  --quick        three short rounds, about 20 seconds
-  --only PATH    measure raw-tcp, tonic, tonic-tuned or tcp alone; may be given several times
+  --quick        three short rounds, about 25 seconds
+  --only PATH    measure raw-tcp, tonic, tonic-tuned, grpc or tcp alone; may be given several times
   --json FILE    also write the medians to FILE";
 
 /// What this process is to do.

@@ -1,4 +1,4 @@
-//! byway's own framing over TCP: generated server and client, all settings default but a
+//! byway, by its own framing or by HTTP/2: generated server and client, all settings default but a
 //! time-out for each call.
 
 use byway::{Channel, Server, Transport};
@@ -23,8 +23,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(super) async fn connect(address: &str, payload: Payload) -> Result<Self, Failure> {
-        let builder = Channel::builder(address).transport(Transport::Tcp).timeout(CALL_TIMEOUT);
+    pub(super) async fn connect(
+        address: &str,
+        payload: Payload,
+        transport: Transport,
+    ) -> Result<Self, Failure> {
+        let builder = Channel::builder(address).transport(transport).timeout(CALL_TIMEOUT);
         let channel = builder.connect().await?;
         Ok(Self { client: EchoClient::new(channel), payload })
     }

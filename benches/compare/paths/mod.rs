@@ -11,6 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ::byway::Transport;
 use bytes::Bytes;
 
 use crate::Failure;
@@ -29,18 +30,21 @@ pub(crate) enum Path {
     Tonic,
     /// Stock tonic with large windows too.
     TonicTuned,
+    /// byway's gRPC over HTTP/2.
+    Grpc,
     /// byway's own framing over TCP.
     Tcp,
 }
 
 impl Path {
-    pub(crate) const ALL: [Self; 4] = [Self::RawTcp, Self::Tonic, Self::TonicTuned, Self::Tcp];
+    pub(crate) const ALL: [Self; 5] = [Self::RawTcp, Self::Tonic, Self::TonicTuned, Self::Grpc, Self::Tcp];
 
     const fn name(self) -> &'static str {
         match self {
             Self::RawTcp => "raw-tcp",
             Self::Tonic => "tonic",
             Self::TonicTuned => "tonic-tuned",
+            Self::Grpc => "grpc",
             Self::Tcp => "tcp",
         }
     }
@@ -51,7 +55,7 @@ impl Path {
             Self::RawTcp => raw::serve().await,
             Self::Tonic => tonic::serve(tonic::Windows::Default).await,
             Self::TonicTuned => tonic::serve(tonic::Windows::Large).await,
-            Self::Tcp => byway::serve().await,
+            Self::Grpc | Self::Tcp => byway::serve().await,
         }
     }
 
@@ -69,7 +73,14 @@ impl Path {
                 let caller = tonic::Caller::connect(address, payload, tonic::Windows::Large).await?;
                 Ok(Client::Tonic(caller, in_flight))
             }
-            Self::Tcp => Ok(Client::Byway(byway::Caller::connect(address, payload).await?, in_flight)),
+            Self::Grpc => {
+                let caller = byway::Caller::connect(address, payload, Transport::Grpc).await?;
+                Ok(Client::Byway(caller, in_flight))
+            }
+            Self::Tcp => {
+                let caller = byway::Caller::connect(address, payload, Transport::Tcp).await?;
+                Ok(Client::Byway(caller, in_flight))
+            }
         }
     }
 }
