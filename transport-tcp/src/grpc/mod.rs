@@ -28,9 +28,7 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// Not an adaptive one: hyper's grows the windows of a call and of the whole connection together, so that one call that
 /// nobody reads stops all others.
 fn call_window(limits: &Limits) -> u32 {
-    // At the default, one message of the largest size that services accept by default passes in one piece.
-    let window =
-        if limits.window == Limits::default().window { DEFAULT_MAX_DECODING as u32 } else { limits.window };
+    let window = limits.window;
     window.min(MAX_WINDOW)
 }
 
