@@ -1,4 +1,4 @@
-//! What a server makes of a peer that begins with anything but a good hello.
+//! What a server makes of a peer that begins with anything but a good hello. HTTP is for the suite of one port.
 
 use std::time::Duration;
 
@@ -54,51 +54,6 @@ fn a_tls_client_is_cut_off() {
         client_hello.extend([0x5a; 506]);
         assert!(answer_to(&client_hello).await.is_empty());
     });
-}
-
-#[test]
-fn an_http_1_client_is_told_in_http_1() {
-    story(async {
-        let answer = answer_to(b"GET /info HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-        let answer = String::from_utf8(answer).expect("text");
-        assert!(answer.starts_with("HTTP/1.1 501 Not Implemented\r\n"), "{answer}");
-        assert!(answer.ends_with("\r\n\r\nthis port speaks byway's own framing, not HTTP\n"), "{answer}");
-    });
-}
-
-#[test]
-fn a_grpc_client_is_told_in_http_2() {
-    story(async {
-        let mut first = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        first.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]); // its SETTINGS
-        assert_goaway(&answer_to(&first).await);
-    });
-}
-
-#[test]
-fn a_grpc_client_is_told_in_http_2_even_if_its_preface_comes_slowly() {
-    story(async {
-        let server = Running::start().await;
-        let mut raw = Raw::connect(&server.text()).await;
-        raw.0.set_nodelay(true).expect("a TCP socket");
-        let mut pace = tokio::time::interval(Duration::from_millis(10));
-        for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
-            pace.tick().await;
-            // The server may have seen enough before the end.
-            if raw.0.write_all(&[*byte]).await.is_err() {
-                break;
-            }
-        }
-        assert_goaway(&raw.until_cut().await);
-        server.stop().await;
-    });
-}
-
-fn assert_goaway(answer: &[u8]) {
-    assert_eq!(answer.get(..9), Some(&[0, 0, 0, 4, 0, 0, 0, 0, 0][..]), "an empty SETTINGS frame");
-    assert_eq!(answer.get(12), Some(&7), "then GOAWAY");
-    let text = String::from_utf8_lossy(&answer[9 + 9 + 8..]);
-    assert_eq!(text, "this port speaks byway's own framing, not gRPC over HTTP/2");
 }
 
 #[test]

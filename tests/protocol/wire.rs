@@ -2,6 +2,7 @@
 //!
 //! Owns [`Ask`], a request to the byte, and [`Wire`], an HTTP/2 connection that sends it and reads what comes back. Only
 //! HTTP/2 itself is left to the `h2` crate. Never: judges an answer; the table does.
+#![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::future::poll_fn;
 
@@ -12,6 +13,7 @@ use byway_test_support::test::v1::{EchoReply, EchoRequest};
 use h2::client::SendRequest;
 use h2::{Reason, RecvStream, SendStream};
 use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -178,7 +180,6 @@ pub(crate) enum Ended {
     Answered(Answer),
     Reset(Reason),
     /// The connection is no more, and why.
-    #[allow(dead_code, reason = "tests print it")]
     Broken(String),
 }
 
@@ -216,6 +217,10 @@ impl Wire {
     pub(crate) async fn connect(address: &str) -> Self {
         let stream = soon(TcpStream::connect(address)).await.expect("the server accepts");
         stream.set_nodelay(true).expect("a TCP socket");
+        Self::over(stream).await
+    }
+
+    pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         let (send, connection) = soon(h2::client::handshake(stream)).await.expect("a preface is sent");
         Self { send, connection: tokio::spawn(connection) }
     }
