@@ -323,8 +323,9 @@ impl Shared {
             (Protocol::Http2, web) => {
                 let info = Arc::new(ConnectionInfo { link: "grpc", ..ConnectionInfo::clone(&info) });
                 let (router, web) = (Arc::clone(&self.router), web.clone());
+                let (options, limit) = (self.options, self.handshake_timeout);
                 let served =
-                    byway_tcp::grpc::serve(stream, first, info, self.options, router, web, self.drain());
+                    byway_tcp::grpc::serve(stream, first, info, options, router, web, limit, self.drain());
                 return match served.await {
                     Ok(()) => tracing::debug!(%peer, "the HTTP/2 connection is over"),
                     Err(reason) => tracing::debug!(%peer, reason, "the HTTP/2 connection is over"),

@@ -39,7 +39,7 @@ fn exhausted(status: &Status) {
 
 /// A setup whose service takes and gives no more than this.
 fn small_service() -> Setup {
-    Setup { service: |service| service.max_decoding_message_size(1000), ..Setup::default() }
+    Setup { max_decoding: Some(1000), ..Setup::default() }
 }
 
 async fn a_request_over_the_services_limit(path: &'static Path) {
@@ -121,7 +121,7 @@ async fn a_request_over_the_clients_own_encoding_limit(path: &'static Path) {
 }
 
 async fn a_reply_over_the_services_own_encoding_limit(path: &'static Path) {
-    let setup = Setup { service: |service| service.max_encoding_message_size(1000), ..Setup::default() };
+    let setup = Setup { max_encoding: Some(1000), ..Setup::default() };
     let world = path.open(setup).await;
     exhausted(&world.client().unary(payload(1000)).await.expect_err("a failure"));
     let request = ask(EchoRequest { count: 9, ..EchoRequest::default() }, &[("sizes", "10,20,2000,10")]);

@@ -6,8 +6,10 @@
 mod calls;
 mod cancel;
 mod case;
+mod client;
 mod deadline;
 mod drain;
+mod exclusions;
 mod flow;
 mod limits;
 mod metadata;
@@ -15,6 +17,7 @@ mod panics;
 mod path;
 mod policy;
 mod status;
+mod stock;
 mod trailing;
 
 use std::collections::HashMap;

@@ -1,6 +1,7 @@
 //! The paths that the suite runs over: each joins a client to a server of the reference service.
 //!
-//! To add a path, write what opens it and add one entry to [`PATHS`]. Never: knows a case.
+//! To add a path, write what opens it and add one entry to [`PATHS`]. What tonic does at either end is in `stock.rs`.
+//! Never: knows a case.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -20,6 +21,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::client::Client;
+use crate::exclusions::{Exclusions, GRPC, TONIC_CLIENT, TONIC_SERVER};
+use crate::stock;
 use crate::trailing::{TRAILING, Trailing};
 
 /// What calls are made over, whichever path it is.
@@ -31,22 +35,17 @@ pub(crate) struct Path {
     /// What handlers are told that their calls came by.
     pub(crate) link: &'static str,
     /// Cases that make no sense here, and why.
-    pub(crate) unsupported: &'static [(&'static str, &'static str)],
+    pub(crate) unsupported: Exclusions,
     open: fn(Setup, Reference) -> Opening,
 }
 
 type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
 
 const ONE_CONNECTION: &str = "it is one connection, which nothing dials again";
-const LOOPBACK: &[(&str, &str)] = &[
+const LOOPBACK: Exclusions = &[
     ("new_calls_move_on_to_the_next_server", ONE_CONNECTION),
     ("calls_that_are_open_when_the_server_is_lost_fail_and_later_ones_do_not", ONE_CONNECTION),
 ];
-
-const GRPC: &[(&str, &str)] = &[(
-    "a_budget_bounds_what_waits_over_all_calls",
-    "the window that HTTP/2 has for all calls makes senders wait, where byway's framing ends calls",
-)];
 
 pub(crate) const PATHS: &[Path] = &[
     Path {
@@ -64,7 +63,10 @@ pub(crate) const PATHS: &[Path] = &[
     },
     Path { name: "tcp", link: "tcp", unsupported: &[], open: open_tcp },
     Path { name: "unix", link: "unix", unsupported: &[], open: open_unix },
+    // HTTP/2: with byway on both sides, and with tonic on either.
     Path { name: "grpc", link: "grpc", unsupported: GRPC, open: open_grpc },
+    Path { name: "tonic_client", link: "grpc", unsupported: TONIC_CLIENT, open: open_tonic_client },
+    Path { name: "tonic_server", link: "", unsupported: TONIC_SERVER, open: open_tonic_server },
 ];
 
 /// What a case asks of both sides.
@@ -76,7 +78,10 @@ pub(crate) struct Setup {
     pub(crate) timeout: Option<Duration>,
     pub(crate) max_running: Option<usize>,
     pub(crate) drain_timeout: Duration,
-    pub(crate) service: fn(EchoServer<Reference>) -> EchoServer<Reference>,
+    /// Largest request that the service takes.
+    pub(crate) max_decoding: Option<usize>,
+    /// Largest reply that the service gives.
+    pub(crate) max_encoding: Option<usize>,
 }
 
 impl Default for Setup {
@@ -87,13 +92,15 @@ impl Default for Setup {
             timeout: None,
             max_running: None,
             drain_timeout: Duration::from_secs(30),
-            service: |service| service,
+            max_decoding: None,
+            max_encoding: None,
         }
     }
 }
 
 /// A client and a server that are joined.
 pub(crate) struct World {
+    /// For calls at byway's own seam, which a stock client does not have.
     pub(crate) channel: AnyPath,
     pub(crate) journal: Journal,
     opened: Opened,
@@ -103,12 +110,25 @@ pub(crate) struct World {
 /// What a path gives.
 struct Opened {
     channel: AnyPath,
+    client: Client,
     /// Tells the server to drain.
     drain: Option<oneshot::Sender<()>>,
     /// The server's task, where it is one.
     server: Option<JoinHandle<()>>,
-    address: Option<String>,
+    /// Where the server listens, and what starts another one there.
+    place: Option<(String, Serve)>,
     _directory: Option<tempfile::TempDir>,
+}
+
+/// Starts a server; `None` while somebody else listens there.
+type Serve = fn(Setup, Reference, String) -> Serving;
+pub(crate) type Serving = Pin<Box<dyn Future<Output = Option<Served>> + Send>>;
+
+/// A server that runs.
+pub(crate) struct Served {
+    pub(crate) address: String,
+    pub(crate) drain: oneshot::Sender<()>,
+    pub(crate) task: JoinHandle<()>,
 }
 
 impl Path {
@@ -120,14 +140,15 @@ impl Path {
 }
 
 impl World {
-    pub(crate) fn client(&self) -> EchoClient<AnyPath> {
-        EchoClient::new(Arc::clone(&self.channel))
+    pub(crate) fn client(&self) -> Client {
+        self.opened.client.clone()
     }
 
     /// Drops the world's own hold on the channel.
     pub(crate) fn let_go_of_channel(&mut self) {
         self.channel = Arc::new(Nothing);
         self.opened.channel = Arc::new(Nothing);
+        self.opened.client = Client::Byway(EchoClient::new(Arc::new(Nothing)));
     }
 
     /// Tells the server to take no new calls.
@@ -152,18 +173,15 @@ impl World {
 
     /// Starts another server where the first one listens, as soon as that one has stopped to.
     pub(crate) async fn successor(&mut self) -> Journal {
-        let address = self.opened.address.clone().expect("a path with addresses");
+        let (address, serve) = self.opened.place.clone().expect("a path with addresses");
         let (reference, journal) = Reference::new();
-        let bound = loop {
-            let server = server(&self.setup, &reference);
-            match server.bind(address.as_str()).await {
-                Ok(bound) => break bound,
-                Err(_) => tokio::task::yield_now().await,
+        let served = loop {
+            match serve(self.setup, reference.clone(), address.clone()).await {
+                Some(served) => break served,
+                None => tokio::task::yield_now().await,
             }
         };
-        let (drain, draining) = oneshot::channel();
-        self.opened.drain = Some(drain);
-        tokio::spawn(bound.serve_with_shutdown(signal(draining)));
+        self.opened.drain = Some(served.drain);
         journal
     }
 }
@@ -181,7 +199,7 @@ impl Drop for World {
 fn open_loopback(setup: Setup, reference: Reference, later_from: Option<usize>) -> Opening {
     Box::pin(async move {
         let mut router = Router::default();
-        router.add_direct((setup.service)(EchoServer::new(reference))).expect("a new path");
+        router.add_direct(service(&setup, reference)).expect("a new path");
         router.add_tower(TRAILING, TowerHandler::new(HttpService::new(Trailing))).expect("a new name");
         if let Some(max) = setup.max_running {
             router.limit_running(max);
@@ -194,17 +212,14 @@ fn open_loopback(setup: Setup, reference: Reference, later_from: Option<usize>) 
         let client = Limits { max_calls: 0, ..setup.client };
         let options = loopback::Options { client, server: setup.server, later_from };
         let caller = loopback::connect_until(Arc::new(router), options, drained);
-        let channel = Arc::new(Timed { inner: caller, timeout: setup.timeout });
-        Opened { channel, drain: Some(drain), server: None, address: None, _directory: None }
+        let channel: AnyPath = Arc::new(Timed { inner: caller, timeout: setup.timeout });
+        let client = Client::Byway(EchoClient::new(Arc::clone(&channel)));
+        Opened { channel, client, drain: Some(drain), server: None, place: None, _directory: None }
     })
 }
 
 fn open_tcp(setup: Setup, reference: Reference) -> Opening {
-    Box::pin(serve(setup, reference, "127.0.0.1:0".to_owned(), None, Transport::Tcp))
-}
-
-fn open_grpc(setup: Setup, reference: Reference) -> Opening {
-    Box::pin(serve(setup, reference, "127.0.0.1:0".to_owned(), None, Transport::Grpc))
+    Box::pin(join(setup, reference, ANY_PORT.to_owned(), serve_byway, Transport::Auto))
 }
 
 fn open_unix(setup: Setup, reference: Reference) -> Opening {
@@ -212,48 +227,86 @@ fn open_unix(setup: Setup, reference: Reference) -> Opening {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let name = format!("{}.sock", SOCKETS.fetch_add(1, Ordering::Relaxed));
     let socket: PathBuf = directory.path().join(name);
-    Box::pin(serve(setup, reference, format!("unix:{}", socket.display()), Some(directory), Transport::Tcp))
+    Box::pin(async move {
+        let at = format!("unix:{}", socket.display());
+        let opened = join(setup, reference, at, serve_byway, Transport::Auto).await;
+        Opened { _directory: Some(directory), ..opened }
+    })
 }
 
-async fn serve(
-    setup: Setup,
-    reference: Reference,
-    address: String,
-    directory: Option<tempfile::TempDir>,
-    transport: Transport,
-) -> Opened {
-    let bound = server(&setup, &reference).bind(address).await.expect("a free address");
-    let address = bound.listening().to_string();
-    let (drain, draining) = oneshot::channel();
-    let server = tokio::spawn(bound.serve_with_shutdown(signal(draining)));
-    let mut builder = Channel::builder(&address).transport(transport).limits(setup.client);
+fn open_grpc(setup: Setup, reference: Reference) -> Opening {
+    Box::pin(join(setup, reference, ANY_PORT.to_owned(), serve_byway, Transport::Grpc))
+}
+
+fn open_tonic_server(setup: Setup, reference: Reference) -> Opening {
+    Box::pin(join(setup, reference, ANY_PORT.to_owned(), stock::serve, Transport::Grpc))
+}
+
+fn open_tonic_client(setup: Setup, reference: Reference) -> Opening {
+    Box::pin(async move {
+        let served = serve_byway(setup, reference, ANY_PORT.to_owned()).await.expect("a free port");
+        let client = Client::Stock(stock::connect(&setup, &served.address).await);
+        opened(client, Arc::new(Nothing), served, serve_byway)
+    })
+}
+
+const ANY_PORT: &str = "127.0.0.1:0";
+
+/// A server that `serve` starts and a channel of byway's to it.
+async fn join(setup: Setup, reference: Reference, at: String, serve: Serve, transport: Transport) -> Opened {
+    let served = serve(setup, reference, at).await.expect("a free address");
+    let mut builder = Channel::builder(&served.address).limits(setup.client).transport(transport);
     if let Some(timeout) = setup.timeout {
         builder = builder.timeout(timeout);
     }
-    let channel = Arc::new(builder.connect().await.expect("a connection"));
+    let channel: AnyPath = Arc::new(builder.connect().await.expect("a connection"));
+    let client = Client::Byway(EchoClient::new(Arc::clone(&channel)));
+    opened(client, channel, served, serve)
+}
+
+fn opened(client: Client, channel: AnyPath, served: Served, serve: Serve) -> Opened {
+    let Served { address, drain, task } = served;
     Opened {
         channel,
+        client,
         drain: Some(drain),
-        server: Some(server),
-        address: Some(address),
-        _directory: directory,
+        server: Some(task),
+        place: Some((address, serve)),
+        _directory: None,
     }
 }
 
-fn server(setup: &Setup, reference: &Reference) -> byway::ServerBuilder {
-    let builder = Server::builder()
-        .add_service((setup.service)(EchoServer::new(reference.clone())))
-        .add_tower_service(Trailing)
-        .limits(setup.server)
-        .drain_timeout(setup.drain_timeout);
-    match setup.max_running {
-        Some(max) => builder.max_concurrent_calls(max),
-        None => builder,
+fn serve_byway(setup: Setup, reference: Reference, at: String) -> Serving {
+    Box::pin(async move {
+        let mut builder = Server::builder()
+            .add_service(service(&setup, reference))
+            .add_tower_service(Trailing)
+            .limits(setup.server)
+            .drain_timeout(setup.drain_timeout);
+        if let Some(max) = setup.max_running {
+            builder = builder.max_concurrent_calls(max);
+        }
+        let bound = builder.bind(at).await.ok()?;
+        let address = bound.listening().to_string();
+        let (drain, draining) = oneshot::channel();
+        let task = tokio::spawn(bound.serve_with_shutdown(signal(draining)));
+        Some(Served { address, drain, task })
+    })
+}
+
+fn service(setup: &Setup, reference: Reference) -> EchoServer<Reference> {
+    let mut service = EchoServer::new(reference);
+    if let Some(limit) = setup.max_decoding {
+        service = service.max_decoding_message_size(limit);
     }
+    if let Some(limit) = setup.max_encoding {
+        service = service.max_encoding_message_size(limit);
+    }
+    service
 }
 
 /// Resolves when the sender sends, and not when it is dropped.
-async fn signal(draining: oneshot::Receiver<()>) {
+pub(crate) async fn signal(draining: oneshot::Receiver<()>) {
     if draining.await.is_err() {
         std::future::pending::<()>().await;
     }

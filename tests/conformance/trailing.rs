@@ -46,6 +46,7 @@ impl Service<Request<Body>> for Trailing {
         trailers.append("trail-bin", HeaderValue::from_static("AP8"));
         let frames = [Frame::data(framed.freeze()), Frame::trailers(trailers)];
         let mut response = Response::new(Frames(frames.into()));
+        response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
         response.headers_mut().insert("lead", HeaderValue::from_static("zero"));
         ready(Ok(response))
     }

@@ -1,10 +1,10 @@
-//! What a server makes of a peer that begins with anything but a good hello.
+//! What a server makes of a peer that begins with anything but a good hello. HTTP is for the suite of one port.
 
 use std::time::Duration;
 
 use byway::{Channel, Server};
 use byway_test_support::test::v1::echo_client::EchoClient;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
 use crate::harness::{Running, served, served_during, story};
 use crate::raw::{Raw, good_hello, hello};
@@ -53,54 +53,6 @@ fn a_tls_client_is_cut_off() {
         let mut client_hello = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
         client_hello.extend([0x5a; 506]);
         assert!(answer_to(&client_hello).await.is_empty());
-    });
-}
-
-#[test]
-fn an_http_1_client_is_told_in_http_1() {
-    story(async {
-        let answer = answer_to(b"GET /info HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-        let answer = String::from_utf8(answer).expect("text");
-        assert!(answer.starts_with("HTTP/1.1 426 Upgrade Required\r\n"), "{answer}");
-        let text = "\r\n\r\nthis port speaks gRPC over HTTP/2 and byway's own framing, not HTTP\n";
-        assert!(answer.ends_with(text), "{answer}");
-    });
-}
-
-#[test]
-fn a_grpc_client_is_answered_in_http_2_however_its_preface_comes() {
-    story(async {
-        let server = Running::start().await;
-        let client = server.client().await;
-        let said = served_during(&client, async {
-            let mut raw = Raw::connect(&server.text()).await;
-            raw.0.set_nodelay(true).expect("a TCP socket");
-            for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
-                raw.send(&[*byte]).await;
-                tokio::task::yield_now().await;
-            }
-            let mut header = [0; 9];
-            raw.0.read_exact(&mut header).await.expect("an answer");
-            header
-        });
-        let [_, _, _, kind, flags, stream @ ..] = said.await;
-        assert_eq!((kind, flags, stream), (4, 0, [0; 4]), "a frame of settings");
-        server.stop().await;
-    });
-}
-
-#[test]
-fn half_a_preface_is_cut_off_after_the_handshake_timeout() {
-    story(async {
-        let server = Running::with(Server::builder().handshake_timeout(Duration::from_millis(100))).await;
-        let client = server.client().await;
-        let said = served_during(&client, async {
-            let mut raw = Raw::connect(&server.text()).await;
-            raw.send(b"PRI * HTTP/2.0").await;
-            raw.until_cut().await
-        });
-        assert!(said.await.is_empty());
-        server.stop().await;
     });
 }
 

@@ -44,5 +44,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".")
         .build_transport(false)
         .compile_fds(protox::compile(["test/v1/echo.proto"], ["proto"])?)?;
+
+    let shared = out_dir.join("shared");
+    fs::create_dir_all(&shared)?;
+    tonic_prost_build::configure()
+        .out_dir(shared)
+        .extern_path(".test.v1.EchoRequest", "crate::test::v1::EchoRequest")
+        .extern_path(".test.v1.EchoReply", "crate::test::v1::EchoReply")
+        .build_transport(false)
+        .compile_fds(protox::compile(["test/v1/echo.proto"], ["proto"])?)?;
     Ok(())
 }

@@ -342,3 +342,27 @@ impl Echo for Reference {
         Ok(response.map(|()| Box::pin(many) as Replies))
     }
 }
+
+/// The same behind tonic's own server.
+#[byway::async_trait]
+impl crate::shared::test::v1::echo_server::Echo for Reference {
+    async fn unary(&self, request: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
+        Echo::unary(self, request).await
+    }
+
+    async fn collect(&self, request: Request<Streaming<EchoRequest>>) -> Result<Response<EchoReply>, Status> {
+        Echo::collect(self, request).await
+    }
+
+    type ExpandStream = Replies;
+
+    async fn expand(&self, request: Request<EchoRequest>) -> Result<Response<Replies>, Status> {
+        Echo::expand(self, request).await
+    }
+
+    type ChatStream = Replies;
+
+    async fn chat(&self, request: Request<Streaming<EchoRequest>>) -> Result<Response<Replies>, Status> {
+        Echo::chat(self, request).await
+    }
+}

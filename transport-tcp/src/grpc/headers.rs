@@ -30,12 +30,20 @@ const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const TIMEOUT: HeaderName = HeaderName::from_static(TIMEOUT_HEADER);
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
-const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
-const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+pub(super) const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+pub(super) const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
-/// Names that only HTTP/1 has; HTTP/2 forbids to send them.
-const HOP_BY_HOP: [&str; 6] =
-    ["connection", "host", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+/// Names that HTTP/2 forbids to send, and those by which gRPC describes messages.
+const NOT_FOR_USERS: [&str; 8] = [
+    "connection",
+    "grpc-accept-encoding",
+    "grpc-encoding",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// Peers write base64 with and without padding.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
@@ -65,6 +73,8 @@ pub(super) enum Refusal {
     Http(StatusCode, &'static str),
     /// A call that cannot be served.
     Grpc(Status),
+    /// A call whose messages would not be understood: its answer names the encoding that would be.
+    Encoding(Status),
 }
 
 /// Whether a request means to be gRPC.
@@ -88,10 +98,7 @@ pub(super) fn received_head(parts: Parts) -> Result<ReceivedHead, Refusal> {
         && encoding != IDENTITY
     {
         let text = format!("requests compressed with {encoding:?} are not understood, only identity is");
-        let mut status = Status::unimplemented(text);
-        let accepted = tonic::metadata::MetadataValue::from_static("identity");
-        status.metadata_mut().insert("grpc-accept-encoding", accepted);
-        return Err(Refusal::Grpc(status));
+        return Err(Refusal::Encoding(Status::unimplemented(text)));
     }
     let timeout = headers.remove(TIMEOUT).map(|value| {
         value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
@@ -156,7 +163,7 @@ fn sanitized(metadata: Option<&MetadataMap>, more: usize) -> HeaderMap {
     };
     let mut headers = HeaderMap::with_capacity(metadata.len() + more);
     for (name, value) in metadata.as_ref() {
-        if !is_reserved(name) && !HOP_BY_HOP.contains(&name.as_str()) {
+        if !is_reserved(name) && !NOT_FOR_USERS.contains(&name.as_str()) {
             headers.append(name, value.clone());
         }
     }
@@ -200,12 +207,6 @@ pub(super) fn received_reply(status: StatusCode, mut headers: HeaderMap) -> Repl
         let named = headers.get(CONTENT_TYPE);
         let text = format!("the server answered with content-type {named:?}, which is not gRPC's");
         return ReplyHead::Ended(Err(Status::unknown(text)));
-    }
-    if let Some(encoding) = headers.get(ENCODING)
-        && encoding != IDENTITY
-    {
-        let text = format!("the server compressed its reply with {encoding:?}, which nobody asked for");
-        return ReplyHead::Ended(Err(Status::internal(text)));
     }
     for name in [CONTENT_TYPE, ENCODING, ACCEPT_ENCODING] {
         headers.remove(name);

@@ -14,7 +14,7 @@ mod status;
 pub use client::{Caller, ConnectError, connect};
 pub use server::{Served, serve};
 
-use byway_runtime::{DEFAULT_MAX_DECODING, Limits};
+use byway_runtime::Limits;
 
 /// Largest frame that a peer may send, in bytes. Every frame costs its sender a write, so the 16 KiB that HTTP/2 begins
 /// with make a large message slow; a frame holds up all other calls of the connection, so it must not be much longer.
@@ -28,8 +28,7 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// Not an adaptive one: hyper's grows the windows of a call and of the whole connection together, so that one call that
 /// nobody reads stops all others.
 fn call_window(limits: &Limits) -> u32 {
-    let window = limits.window;
-    window.min(MAX_WINDOW)
+    limits.window.min(MAX_WINDOW)
 }
 
 /// Bytes that a peer may send over all calls before they are read.

@@ -19,8 +19,8 @@ use byway_runtime::framing::{Acceptance, Budget, Messages};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{CallId, Incoming, Metadata};
 use byway_runtime::{Carrier, ConnectionInfo, End, Inbound, Part, SendError};
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Request, Response};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use hyper::body::Incoming as RequestBody;
 use hyper::server::conn::http2;
@@ -28,10 +28,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use slab::Slab;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use super::headers::{GRPC, Refusal, is_grpc, over, received_head, reply_end, reply_head};
+use super::headers::{
+    ACCEPT_ENCODING, GRPC, IDENTITY, Refusal, is_grpc, over, received_head, reply_end, reply_head,
+};
 use super::outgoing::{Outgoing, Sending, Stream, register};
 use super::status::request_failed;
 use super::{MAX_FRAME, call_window, connection_window};
@@ -52,7 +55,9 @@ const THIS: CallId = CallId(0);
 pub type Served = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// Serves a connection whose first bytes, the preface of HTTP/2 or a part of it, were read already. Requests that are not
-/// gRPC go to `web`.
+/// gRPC go to `web`. A client whose settings, the second half of its preface, do not come within `settings_timeout` is cut
+/// off.
+#[expect(clippy::too_many_arguments, reason = "each is of another kind, and this is called in one place")]
 pub fn serve<S>(
     io: S,
     first: Bytes,
@@ -60,6 +65,7 @@ pub fn serve<S>(
     options: Options,
     router: Arc<Router>,
     web: Option<Arc<HttpService>>,
+    settings_timeout: Duration,
     drain: Drain,
 ) -> Served
 where
@@ -77,6 +83,7 @@ where
             budget: Some(Arc::new(Budget::new(usize::try_from(limits.receive_budget).unwrap_or(usize::MAX)))),
         },
         max_headers: AtomicU32::new(u32::MAX),
+        greeted: Notify::new(),
         open: Mutex::default(),
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -96,14 +103,22 @@ where
     };
     let watching = Arc::clone(&shared);
     let watch = FrameWatch::after_preface(move |sign| {
-        if let Sign::Settings(Settings { headers: Some(headers), .. }) = sign {
-            watching.max_headers.store(headers, Ordering::Relaxed);
+        if let Sign::Settings(Settings { headers, .. }) = sign {
+            watching.max_headers.store(headers.unwrap_or(u32::MAX), Ordering::Relaxed);
+            watching.greeted.notify_one();
         }
     });
     let wire = Wire::new(first, io, Some(watch));
     let connection = builder.serve_connection(TokioIo::new(wire), service);
     Box::pin(async move {
         let mut connection = pin!(connection);
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended.map_err(|error| words(&error)),
+            greeted = tokio::time::timeout(settings_timeout, shared.greeted.notified()) => {
+                greeted.map_err(|_| format!("cut off: it sent no settings in {settings_timeout:?}"))?;
+            }
+        }
         let until = tokio::select! {
             biased;
             ended = connection.as_mut() => return ended.map_err(|error| words(&error)),
@@ -144,6 +159,8 @@ struct Shared {
     acceptance: Acceptance,
     /// How large the headers of a reply may be, as HTTP/2 counts them.
     max_headers: AtomicU32,
+    /// The client has sent its settings.
+    greeted: Notify,
     /// Calls that are open, to be ended when the drain's time is over.
     open: Mutex<Slab<Weak<Serving>>>,
 }
@@ -161,7 +178,18 @@ impl Shared {
         let head = match received_head(parts) {
             Ok(head) => head,
             Err(Refusal::Grpc(status)) => return Ok(ended(reply_end(Err(&status)))),
-            Err(Refusal::Http(status, text)) => return Ok(web::plain(status, text).map(Reply::Web)),
+            Err(Refusal::Encoding(status)) => {
+                let mut response = ended(reply_end(Err(&status)));
+                response.headers_mut().insert(ACCEPT_ENCODING, IDENTITY);
+                return Ok(response);
+            }
+            Err(Refusal::Http(status, text)) => {
+                let mut response = web::plain(status, text).map(Reply::Web);
+                if status == StatusCode::METHOD_NOT_ALLOWED {
+                    response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+                }
+                return Ok(response);
+            }
         };
         let messages = Messages::new(body, self.acceptance.clone(), request_failed);
         let ended = messages.is_at_end();

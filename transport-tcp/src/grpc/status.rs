@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 /// The code of a response that carries an HTTP status and no status of gRPC.
 pub(super) fn code_of_http(status: StatusCode) -> Code {
     match status {
-        StatusCode::BAD_REQUEST => Code::Internal,
+        StatusCode::BAD_REQUEST | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Code::Internal,
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,
         StatusCode::FORBIDDEN => Code::PermissionDenied,
         StatusCode::NOT_FOUND => Code::Unimplemented,
