@@ -34,6 +34,13 @@ const TURN_BUDGET: Duration = Duration::from_micros(200);
 /// above this running elsewhere wins as soon as there is a second core.
 const SLOW_NS: u64 = 50_000;
 
+/// A method whose first poll takes less on average is timed for several calls at once: reading the clock twice costs as
+/// much as a small call.
+const FAST_NS: u64 = 5_000;
+
+/// How many. When such a method turns slow, so many of its calls hold up a connection before it is noticed.
+const TIMED_TOGETHER: u32 = 8;
+
 /// Resolves when a server takes no more calls, to when the open ones must be over. Every link's driver is given one.
 pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
 
@@ -126,8 +133,11 @@ impl Router {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return call.refuse(&Deadline::status());
         }
-        let mut context = Some(CallContext::new(deadline, Arc::clone(info)));
+        let mut context = Some(CallContext::renew(inline.context.take(), deadline, info));
         let poll_now = !inline.is_spent() && !route.cost.is_slow();
+        if poll_now {
+            inline.begin_poll(&route.cost);
+        }
         let handling = CallContext::scope(&mut context, || {
             // When it panics, the call is dropped, and with it ended, as it unwinds.
             let begun = catch_unwind(AssertUnwindSafe(|| route.handler.handle(route.method, call)));
@@ -137,9 +147,10 @@ impl Router {
             if polled { None } else { handling }
         });
         if poll_now {
-            route.cost.record(inline.lap());
+            inline.end_poll();
         }
         if handling.is_none() {
+            inline.context = context;
             return;
         }
         inline.handed_over |= !poll_now;
@@ -262,7 +273,7 @@ impl Drop for Running {
 }
 
 /// How long the first poll of a method takes: a moving average over about eight calls, in nanoseconds.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Cost(AtomicU64);
 
 impl Cost {
@@ -276,6 +287,11 @@ impl Cost {
     fn is_slow(&self) -> bool {
         self.0.load(Ordering::Relaxed) > SLOW_NS
     }
+
+    /// Whether it was ever measured, and is small.
+    fn is_fast(&self) -> bool {
+        (1..FAST_NS).contains(&self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// What is left of one turn's time for handlers.
@@ -284,12 +300,16 @@ pub struct Inline {
     last: Instant,
     spent: Duration,
     handed_over: bool,
+    /// Polls since the last reading of the clock, all of one method, and where to note what they took.
+    untimed: Option<(Arc<Cost>, u32)>,
+    /// That of the last call that was over at once.
+    context: Option<CallContext>,
 }
 
 impl Inline {
     /// The budget of a turn that begins now.
     pub fn new() -> Self {
-        Self { last: Instant::now(), spent: Duration::ZERO, handed_over: false }
+        Self { last: Instant::now(), spent: Duration::ZERO, handed_over: false, untimed: None, context: None }
     }
 
     /// Whether calls became tasks that were not polled yet, and may keep the thread that polls them busy. The driver
@@ -303,13 +323,36 @@ impl Inline {
         self.spent >= TURN_BUDGET
     }
 
-    /// Time since the last lap; one reading of the clock per call.
-    fn lap(&mut self) -> Duration {
+    /// Notes that a call of the method with this cost is about to be polled.
+    fn begin_poll(&mut self, cost: &Arc<Cost>) {
+        if self.untimed.as_ref().is_some_and(|(method, _)| !Arc::ptr_eq(method, cost)) {
+            self.read_clock();
+        }
+        self.untimed.get_or_insert_with(|| (Arc::clone(cost), 0)).1 += 1;
+    }
+
+    /// Notes that it was polled.
+    fn end_poll(&mut self) {
+        let Some((method, polls)) = &self.untimed else { return };
+        if *polls == TIMED_TOGETHER || !method.is_fast() {
+            self.read_clock();
+        }
+    }
+
+    /// Charges the time since the last reading of the clock to the method that was polled since.
+    fn read_clock(&mut self) {
+        let Some((method, polls)) = self.untimed.take() else { return };
         let now = Instant::now();
         let lap = now - self.last;
         self.last = now;
         self.spent += lap;
-        lap
+        method.record(lap / polls);
+    }
+}
+
+impl Drop for Inline {
+    fn drop(&mut self) {
+        self.read_clock();
     }
 }
 
