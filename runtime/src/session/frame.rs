@@ -190,6 +190,7 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// A frame of a call. The caller has checked both lengths against the peer's limits.
+    #[inline]
     pub(crate) fn new(
         kind: Kind,
         flags: Flags,

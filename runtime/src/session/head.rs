@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
+use prost::encoding::{decode_varint, encoded_len_varint};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -284,16 +284,21 @@ fn put_bytes(bytes: &[u8], output: &mut Output<'_>) {
     output.put_slice(bytes);
 }
 
+#[inline]
 fn put_varint(value: u64, output: &mut Output<'_>) {
     if value < 0x80 {
         return output.put_u8(value as u8);
     }
-    // Put together first, since room is looked for with every write.
-    let mut bytes = [0; 10];
-    let mut rest = &mut bytes[..];
-    encode_varint(value, &mut rest);
-    let left = rest.len();
-    output.put_slice(&bytes[..bytes.len() - left]);
+    // Put together first, since every write looks for room.
+    let mut bytes = [0; 16];
+    let (mut rest, mut len) = (value, 0);
+    while rest >= 0x80 {
+        bytes[len] = rest as u8 | 0x80;
+        rest >>= 7;
+        len += 1;
+    }
+    bytes[len] = rest as u8;
+    output.put_short(&bytes, len + 1);
 }
 
 /// What is left to read of a head.
@@ -307,11 +312,21 @@ impl<'a> Rest<'a> {
         Self { head, rest: head }
     }
 
+    #[inline]
     fn take_varint(&mut self) -> Result<u64, ConnectionError> {
+        if let [byte @ ..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
+        self.take_long_varint()
+    }
+
+    fn take_long_varint(&mut self) -> Result<u64, ConnectionError> {
         decode_varint(&mut self.rest)
             .map_err(|_| ConnectionError::MalformedHead("a number that does not end"))
     }
 
+    #[inline]
     fn take_bytes(&mut self) -> Result<&'a [u8], ConnectionError> {
         let len = self.take_varint()?;
         let taken = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
@@ -326,11 +341,15 @@ impl<'a> Rest<'a> {
         Ok(self.head.slice_ref(taken))
     }
 
+    #[inline]
     fn take_metadata(&mut self) -> Result<Metadata, ConnectionError> {
-        let count = self.take_varint()?;
-        if count == 0 {
-            return Ok(Metadata::default());
+        match self.take_varint()? {
+            0 => Ok(Metadata::default()),
+            count => self.take_entries(count),
         }
+    }
+
+    fn take_entries(&mut self, count: u64) -> Result<Metadata, ConnectionError> {
         if count > MAX_ENTRIES as u64 {
             return Err(ConnectionError::MalformedHead("more than 256 entries of metadata"));
         }

@@ -181,7 +181,9 @@ impl Slots {
         let Some(open) = slot.open.as_mut().filter(|_| slot.generation == id.generation()) else { return };
         last(open, &slot.inbox);
         slot.open = None;
-        slot.inbox.clear();
+        if !slot.inbox.is_empty() {
+            slot.inbox.clear();
+        }
         if slot.inbox.capacity() > KEEP_PARTS {
             slot.inbox.shrink_to(KEEP_PARTS);
         }
