@@ -24,7 +24,7 @@ use crate::context::{CallContext, ConnectionInfo};
 use crate::deadline::Deadline;
 use crate::invoke::{Call, CallRef, Carrier};
 use crate::server::{Direct, Handling, ServerCall, unknown_method};
-use crate::session::Incoming;
+use crate::session::{Incoming, Path};
 
 /// Time that handlers may take within one turn of a driver before further calls become tasks: long enough for a
 /// batch of small ones, short against the time-out of anything.
@@ -48,15 +48,18 @@ pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
 #[derive(Default)]
 pub struct Router {
     /// By whole path. Callers choose what is looked up, never what is stored, so a fast hash is safe.
-    methods: FxHashMap<&'static [u8], Route>,
+    methods: FxHashMap<&'static [u8], usize>,
     /// By the name of the service.
-    services: FxHashMap<&'static [u8], Route>,
+    services: FxHashMap<&'static [u8], usize>,
+    routes: Vec<Route>,
     /// Calls that have become tasks.
     running: Arc<AtomicUsize>,
     max_running: Option<usize>,
 }
 
 struct Route {
+    /// The path of the method; none for a whole service.
+    path: Option<&'static [u8]>,
     handler: Arc<dyn Direct>,
     method: usize,
     cost: Arc<Cost>,
@@ -70,13 +73,14 @@ impl Router {
     pub fn add_direct(&mut self, service: impl Direct) -> Result<(), &'static str> {
         let handler: Arc<dyn Direct> = Arc::new(service);
         for (method, descriptor) in handler.methods().iter().enumerate() {
-            let route = Route { handler: Arc::clone(&handler), method, cost: Arc::default() };
             let path = descriptor.path();
             let is_taken =
                 service_of(path.as_bytes()).is_some_and(|service| self.services.contains_key(service));
-            if is_taken || self.methods.insert(path.as_bytes(), route).is_some() {
+            if is_taken || self.methods.insert(path.as_bytes(), self.routes.len()).is_some() {
                 return Err(path);
             }
+            let (path, handler) = (Some(path.as_bytes()), Arc::clone(&handler));
+            self.routes.push(Route { path, handler, method, cost: Arc::default() });
         }
         Ok(())
     }
@@ -89,11 +93,11 @@ impl Router {
         if self.methods.keys().any(|path| service_of(path) == Some(name.as_bytes())) {
             return Err(name);
         }
-        let route = Route { handler: Arc::new(service), method: 0, cost: Arc::default() };
-        match self.services.insert(name.as_bytes(), route) {
-            None => Ok(()),
-            Some(_) => Err(name),
+        if self.services.insert(name.as_bytes(), self.routes.len()).is_some() {
+            return Err(name);
         }
+        self.routes.push(Route { path: None, handler: Arc::new(service), method: 0, cost: Arc::default() });
+        Ok(())
     }
 
     /// Refuses calls with `RESOURCE_EXHAUSTED` while `max` are running, over all connections.
@@ -106,11 +110,16 @@ impl Router {
         self.running.load(Ordering::Relaxed)
     }
 
-    fn route(&self, path: &[u8]) -> Option<&Route> {
-        if let Some(route) = self.methods.get(path) {
-            return Some(route);
+    /// The route of `path`. Calls that came together are often of one method: where the `last` one went is looked at
+    /// first.
+    fn route(&self, path: &[u8], last: &mut usize) -> Option<&Route> {
+        match self.routes.get(*last) {
+            Some(route) if route.path == Some(path) => return Some(route),
+            _ => {}
         }
-        self.services.get(service_of(path)?)
+        let method = self.methods.get(path);
+        *last = *method.or_else(|| self.services.get(service_of(path)?))?;
+        self.routes.get(*last)
     }
 
     /// Answers a call that came to `carrier`: at once, when its handler is ready at once and `inline` allows it;
@@ -125,14 +134,16 @@ impl Router {
         let id = incoming.id;
         let timeout = incoming.head.timeout;
         let deadline = timeout.and_then(|timeout| inline.last.checked_add(timeout)).map(Deadline::from);
-        let call = ServerCall::new(Call::new(CallRef::new(Arc::clone(carrier), id)), incoming);
-        let route = match self.admit(&call) {
+        let call = Call::new(CallRef::new(Arc::clone(carrier), id));
+        let route = match self.admit(&incoming.head.path, inline) {
             Ok(route) => route,
-            Err(status) => return call.refuse(&status),
+            Err(status) => return call.finish(&status),
         };
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return call.refuse(&Deadline::status());
+            return call.finish(&Deadline::status());
         }
+        // By reference, since what a closure owns moves into each that it is called by.
+        let mut begins = Some((call, incoming));
         let mut context = Some(CallContext::renew(inline.context.take(), deadline, info));
         let poll_now = !inline.is_spent() && !route.cost.is_slow();
         if poll_now {
@@ -140,8 +151,11 @@ impl Router {
         }
         let handling = CallContext::scope(&mut context, || {
             // When it panics, the call is dropped, and with it ended, as it unwinds.
-            let begun = catch_unwind(AssertUnwindSafe(|| route.handler.handle(route.method, call)));
-            let mut handling = begun.map_err(|panic| report(&*panic)).ok();
+            let begun = catch_unwind(AssertUnwindSafe(|| {
+                let (call, incoming) = begins.take()?;
+                Some(route.handler.handle(route.method, ServerCall::new(call, incoming)))
+            }));
+            let mut handling = begun.map_err(|panic| report(&*panic)).ok().flatten();
             let polled =
                 poll_now && poll_contained(&mut handling, &mut Context::from_waker(Waker::noop())).is_ready();
             if polled { None } else { handling }
@@ -165,8 +179,9 @@ impl Router {
     }
 
     /// The route of a call that may run.
-    fn admit(&self, call: &ServerCall) -> Result<&Route, Status> {
-        let route = self.route(call.path().as_bytes()).ok_or_else(|| unknown_method(call.path()))?;
+    fn admit(&self, path: &Path, inline: &mut Inline) -> Result<&Route, Status> {
+        let route = self.route(path.as_bytes(), &mut inline.route);
+        let route = route.ok_or_else(|| unknown_method(path))?;
         match self.max_running {
             Some(max) if self.running() >= max => {
                 Err(Status::resource_exhausted(format!("the server is answering {max} calls, its limit")))
@@ -302,6 +317,8 @@ pub struct Inline {
     handed_over: bool,
     /// Polls since the last reading of the clock, all of one method, and where to note what they took.
     untimed: Option<(Arc<Cost>, u32)>,
+    /// The last route that was looked up.
+    route: usize,
     /// That of the last call that was over at once.
     context: Option<CallContext>,
 }
@@ -309,7 +326,14 @@ pub struct Inline {
 impl Inline {
     /// The budget of a turn that begins now.
     pub fn new() -> Self {
-        Self { last: Instant::now(), spent: Duration::ZERO, handed_over: false, untimed: None, context: None }
+        Self {
+            last: Instant::now(),
+            spent: Duration::ZERO,
+            handed_over: false,
+            untimed: None,
+            route: 0,
+            context: None,
+        }
     }
 
     /// Whether calls became tasks that were not polled yet, and may keep the thread that polls them busy. The driver
