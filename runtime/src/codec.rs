@@ -52,9 +52,17 @@ impl Encode for Encoded {
 ///
 /// # Errors
 /// `INTERNAL`, as gRPC asks, when the bytes are not a message of this type.
+#[inline]
 pub fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
-    let decoded = if bytes.len() < ALIAS_MIN { M::decode(Small(&bytes)) } else { M::decode(bytes) };
-    decoded.map_err(|error| Status::internal(format!("the message could not be decoded: {error}")))
+    let mut message = M::default();
+    decode_into(&mut message, bytes)?;
+    Ok(message)
+}
+
+/// Decodes one message where it is to stay, as [`decode`] does otherwise.
+pub(crate) fn decode_into<M: Message>(message: &mut M, bytes: Bytes) -> Result<(), Status> {
+    let merged = if bytes.len() < ALIAS_MIN { message.merge(Small(&bytes)) } else { message.merge(bytes) };
+    merged.map_err(|error| Status::internal(format!("the message could not be decoded: {error}")))
 }
 
 /// A message that is decoded from a slice.

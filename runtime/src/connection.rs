@@ -96,10 +96,11 @@ impl<L: Link> Connection<L> {
         let pushed = state.link.position() != position;
         let resumes = !accepted && state.session.accepts();
         let driver = if pushed || resumes || state.session.is_done() { state.driver.take() } else { None };
-        let mut woken = Vec::new();
-        if state.session.has_woken() {
+        let woken = state.session.has_woken().then(|| {
+            let mut woken = Vec::new();
             state.session.take_woken(&mut woken);
-        }
+            woken
+        });
         let may_open = self.opener_may_go(state);
         drop(guard);
         if may_open {
@@ -108,8 +109,8 @@ impl<L: Link> Connection<L> {
         if let Some(driver) = driver {
             driver.wake();
         }
-        for waker in woken {
-            waker.wake();
+        if let Some(woken) = woken {
+            woken.into_iter().for_each(Waker::wake);
         }
         result
     }

@@ -19,7 +19,7 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use crate::client::check_encoding;
-use crate::codec::{Encode, decode};
+use crate::codec::{Encode, decode_into};
 use crate::invoke::{Call, CallRef, End, Inbound, Part};
 use crate::limits::DEFAULT_MAX_DECODING;
 use crate::method::MethodDescriptor;
@@ -153,6 +153,7 @@ impl ServerCall {
         self.call.finish(status);
     }
 
+    #[inline]
     fn request<T>(&mut self, message: T) -> Request<T> {
         let metadata = std::mem::take(&mut self.metadata).into_map();
         Request::from_parts(metadata, Extensions::new(), message)
@@ -178,16 +179,16 @@ impl ServerCall {
         Ok(())
     }
 
-    /// The only message of a request that must have one and has ended.
-    fn single_request<Req: Message + Default>(&mut self) -> Result<Request<Req>, Status> {
+    /// Reads the only message of a request that must have one and has ended into `request`, which is where the handler
+    /// takes it from: requests are large to move.
+    fn read_single<Req: Message>(&mut self, request: &mut Request<Req>) -> Result<(), Status> {
         let Some(message) = self.message.take() else {
             return Err(Status::unimplemented("the client sent no request to a method that takes one"));
         };
         if message.len() > self.max_request {
             return Err(too_large(message.len(), self.max_request));
         }
-        let message = decode(message)?;
-        Ok(self.request(message))
+        decode_into(request.get_mut(), message)
     }
 
     fn many_requests<Req: Message + Default + 'static>(&mut self) -> Request<Streaming<Req>> {
@@ -204,14 +205,14 @@ impl ServerCall {
         &mut self,
         cx: &mut Context<'_>,
         handler: Pin<&mut Fut>,
-        unsent: &mut Option<(MetadataMap, Rep)>,
+        unsent: &mut Option<Box<(MetadataMap, Rep)>>,
     ) -> Poll<()>
     where
         Rep: Message,
         Fut: Future<Output = Result<Response<Rep>, Status>>,
     {
-        if let Some((metadata, message)) = unsent {
-            return self.poll_send_one(cx, metadata, message);
+        if let Some(answer) = unsent {
+            return self.poll_send_one(cx, &answer.0, &answer.1);
         }
         let (metadata, message, _) = match ready!(handler.poll(cx)) {
             Ok(response) => response.into_parts(),
@@ -226,7 +227,7 @@ impl ServerCall {
         }
         let sent = self.poll_send_one(cx, &metadata, &message);
         if sent.is_pending() {
-            *unsent = Some((metadata, message));
+            *unsent = Some(Box::new((metadata, message)));
         }
         sent
     }
@@ -326,10 +327,14 @@ impl MethodCall for ServerCall {
             if let Err(status) = self.gather().await {
                 return self.refuse(&status);
             }
-            let mut handler = match self.single_request() {
-                Ok(request) => pin!(handler(request)),
-                Err(status) => return self.refuse(&status),
-            };
+            let mut handler = pin!({
+                // Within a block of its own, or the future would keep room for it.
+                let mut request = self.request(Req::default());
+                if let Err(status) = self.read_single(&mut request) {
+                    return self.refuse(&status);
+                }
+                handler(request)
+            });
             let mut unsent = None;
             poll_fn(|cx| self.poll_answer_one(cx, handler.as_mut(), &mut unsent)).await;
         })
@@ -361,13 +366,15 @@ impl MethodCall for ServerCall {
             if let Err(status) = self.gather().await {
                 return self.refuse(&status);
             }
-            match self.single_request() {
-                Ok(request) => {
-                    let answer = handler(request).await;
-                    self.answer_many(answer).await;
+            let mut handler = pin!({
+                let mut request = self.request(Req::default());
+                if let Err(status) = self.read_single(&mut request) {
+                    return self.refuse(&status);
                 }
-                Err(status) => self.refuse(&status),
-            }
+                handler(request)
+            });
+            let answer = handler.as_mut().await;
+            self.answer_many(answer).await;
         })
     }
 

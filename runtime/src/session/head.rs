@@ -36,7 +36,7 @@ impl RequestHead<'_> {
     /// # Errors
     /// What the server would take for a broken peer.
     pub(crate) fn check(&self) -> Result<(), SendError> {
-        if !self.path.starts_with('/') {
+        if !self.path.as_bytes().starts_with(b"/") {
             return Err(SendError::NoPath);
         }
         check_entries(self.metadata)
