@@ -4,9 +4,10 @@
 //! sent a second time only when the first was never sent. Never: knows a transport.
 
 use std::future::{Future, poll_fn};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Extensions;
 use prost::Message;
 use tokio::task::AbortHandle;
@@ -64,25 +65,39 @@ pub(crate) fn check_encoding(message: &dyn Encode, limit: Option<usize>) -> Resu
 ///
 /// # Errors
 /// The status that the call ended with.
-pub async fn unary<I: Invoke, Req: Message, Rep: Message + Default>(
+pub fn unary<I: Invoke, Req: Message, Rep: Message + Default>(
     invoke: &I,
     method: &MethodDescriptor,
     options: CallOptions,
     request: Request<Req>,
-) -> Result<Response<Rep>, Status> {
+) -> impl Future<Output = Result<Response<Rep>, Status>> {
+    // Taken apart outside, so that the future keeps the parts where they are first put, and does not move them again.
     let (mut metadata, _, message) = request.into_parts();
-    options.check_request(&message)?;
-    let limit = TimeLimit::take(invoke, &mut metadata)?;
-    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
-    let mut resends = 0;
-    loop {
-        let mut call = start(invoke, &mut request, Some(&message), true).await?;
-        match single_reply(&mut call, options.decoding_limit()).await {
-            Err(Ended::NotSent(_)) if resends < RESENDS => resends += 1,
-            Err(ended) => return Err(ended.into_status()),
-            Ok(response) => return Ok(response),
-        }
-        request.has_waited();
+    async move {
+        options.check_request(&message)?;
+        let limit = TimeLimit::take(invoke, &mut metadata)?;
+        let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+        let mut resends = 0;
+        let (head, message) = loop {
+            let (mut call, mut reply) = (None, SingleReply::default());
+            let ended = poll_fn(|cx| {
+                let call = match &mut call {
+                    Some(call) => call,
+                    none => none.insert(request.start(invoke, Some(&message), true, cx.waker())?),
+                };
+                reply.poll(call, options.decoding_limit(), cx).map_err(Attempt::Ended)
+            });
+            match ended.await {
+                Ok(reply) => break reply,
+                Err(Attempt::Ended(Ended::NotSent(_))) if resends < RESENDS => resends += 1,
+                Err(Attempt::Ended(ended)) => return Err(ended.into_status()),
+                Err(Attempt::Busy) => request.until_ready(invoke).await?,
+            }
+            request.has_waited();
+        };
+        // The map of the request does for the reply: an empty one is not free either.
+        let metadata = if head.is_empty() && metadata.is_empty() { metadata } else { head.into_map() };
+        Ok(Response::from_parts(metadata, decode(message)?, Extensions::new()))
     }
 }
 
@@ -158,6 +173,19 @@ where
     many_replies(Replies { call, _upload: Some(upload) }, options).await.map_err(Ended::into_status)
 }
 
+/// Why an attempt at a call has no reply.
+enum Attempt {
+    /// It could not begin; it is worth to wait until it can.
+    Busy,
+    Ended(Ended),
+}
+
+impl From<Status> for Attempt {
+    fn from(status: Status) -> Self {
+        Self::Ended(status.into())
+    }
+}
+
 /// How a call ended that has no reply.
 enum Ended {
     NotSent(Status),
@@ -207,6 +235,35 @@ pub(crate) struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
+    /// Starts the call for the task of `waker`, which then polls it.
+    fn start<I: Invoke + ?Sized>(
+        &self,
+        invoke: &I,
+        message: Option<&dyn Encode>,
+        end: bool,
+        waker: &Waker,
+    ) -> Result<Call, Attempt> {
+        let timeout = self.limit.map(|limit| limit.timeout);
+        let deadline = self.limit.map(|limit| limit.deadline);
+        // In less than what the wire can say no call is made, not even to the server that would refuse it.
+        if timeout.is_some_and(|timeout| timeout < Duration::from_micros(1)) {
+            return Err(Deadline::status().into());
+        }
+        let head = RequestHead { path: self.path, timeout, metadata: self.metadata };
+        match invoke.start(&NewCall { head, deadline, message, end, waker: Some(waker) }) {
+            Ok(call) => Ok(call),
+            Err(StartError::Busy) => Err(Attempt::Busy),
+            Err(StartError::Closed(status) | StartError::Failed(status)) => Err(status.into()),
+        }
+    }
+
+    /// Waits until it is worth to start again.
+    async fn until_ready<I: Invoke + ?Sized>(&self, invoke: &I) -> Result<(), Status> {
+        let Some(limit) = self.limit else { return invoke.ready().await };
+        let ready = tokio::time::timeout_at(limit.deadline.at(), invoke.ready()).await;
+        ready.unwrap_or_else(|_| Err(Deadline::status()))
+    }
+
     /// Some of its time has passed.
     fn has_waited(&mut self) {
         if let Some(limit) = &mut self.limit {
@@ -223,62 +280,72 @@ pub(crate) async fn start<I: Invoke + ?Sized>(
     end: bool,
 ) -> Result<Call, Status> {
     loop {
-        let timeout = request.limit.map(|limit| limit.timeout);
-        let deadline = request.limit.map(|limit| limit.deadline);
-        // In less than what the wire can say no call is made, not even to the server that would refuse it.
-        if timeout.is_some_and(|timeout| timeout < Duration::from_micros(1)) {
-            return Err(Deadline::status());
-        }
-        let head = RequestHead { path: request.path, timeout, metadata: request.metadata };
-        let started = poll_fn(|cx| {
-            let waker = Some(cx.waker());
-            Poll::Ready(invoke.start(&NewCall { head, deadline, message, end, waker }))
-        });
-        match (started.await, deadline) {
-            (Ok(call), _) => return Ok(call),
-            (Err(StartError::Busy), None) => invoke.ready().await?,
-            (Err(StartError::Busy), Some(deadline)) => {
-                let ready = tokio::time::timeout_at(deadline.at(), invoke.ready()).await;
-                ready.unwrap_or_else(|_| Err(Deadline::status()))?;
-            }
-            (Err(StartError::Closed(status) | StartError::Failed(status)), _) => return Err(status),
+        let started = poll_fn(|cx| Poll::Ready(request.start(invoke, message, end, cx.waker())));
+        match started.await {
+            Ok(call) => return Ok(call),
+            Err(Attempt::Busy) => request.until_ready(invoke).await?,
+            Err(Attempt::Ended(ended)) => return Err(ended.into_status()),
         }
         request.has_waited();
     }
 }
 
 async fn single_reply<Rep: Message + Default>(call: &mut Call, limit: usize) -> Result<Response<Rep>, Ended> {
-    let mut metadata = Metadata::default();
-    let mut message = None;
-    loop {
-        let part = poll_fn(|cx| call.poll_reply(cx)).await;
-        if let Some(head) = part.head {
-            metadata = head;
-        }
-        if let Some(bytes) = part.message {
-            if bytes.len() > limit {
-                return Err(too_large(bytes.len(), limit).into());
+    let mut reply = SingleReply::default();
+    let (metadata, message) = poll_fn(|cx| reply.poll(call, limit, cx)).await?;
+    Ok(Response::from_parts(metadata.into_map(), decode(message)?, Extensions::new()))
+}
+
+/// What has arrived of a reply that is one message.
+#[derive(Default)]
+struct SingleReply {
+    metadata: Metadata,
+    message: Option<Bytes>,
+}
+
+impl SingleReply {
+    /// The metadata, trailers included, and the message, once they are there.
+    fn poll(
+        &mut self,
+        call: &mut Call,
+        limit: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(Metadata, Bytes), Ended>> {
+        loop {
+            let part = ready!(call.poll_reply(cx));
+            if let Some(head) = part.head {
+                self.metadata = head;
             }
-            if message.replace(bytes).is_some() {
-                return Err(Status::unimplemented("the server sent several replies to a unary call").into());
-            }
-        }
-        match part.end {
-            None => {}
-            Some(End::NotSent(status)) => return Err(Ended::NotSent(status)),
-            Some(End::Outcome(Err(status))) => return Err(status.into()),
-            Some(End::Outcome(Ok(trailers))) => {
-                let message = message
-                    .ok_or_else(|| Status::unimplemented("the server ended a unary call without a reply"))?;
-                let mut metadata = metadata.into_map();
-                if !trailers.is_empty() {
-                    let mut all = metadata.into_headers();
-                    all.extend(trailers.into_map().into_headers());
-                    metadata = MetadataMap::from_headers(all);
+            if let Some(bytes) = part.message {
+                if bytes.len() > limit {
+                    return Poll::Ready(Err(too_large(bytes.len(), limit).into()));
                 }
-                return Ok(Response::from_parts(metadata, decode(message)?, Extensions::new()));
+                if self.message.replace(bytes).is_some() {
+                    let status = Status::unimplemented("the server sent several replies to a unary call");
+                    return Poll::Ready(Err(status.into()));
+                }
             }
+            let ended = match part.end {
+                None => continue,
+                Some(End::NotSent(status)) => Err(Ended::NotSent(status)),
+                Some(End::Outcome(Err(status))) => Err(status.into()),
+                Some(End::Outcome(Ok(trailers))) => self.take(trailers),
+            };
+            return Poll::Ready(ended);
         }
+    }
+
+    fn take(&mut self, trailers: Metadata) -> Result<(Metadata, Bytes), Ended> {
+        let message = self.message.take();
+        let message =
+            message.ok_or_else(|| Status::unimplemented("the server ended a unary call without a reply"))?;
+        let metadata = std::mem::take(&mut self.metadata);
+        if trailers.is_empty() {
+            return Ok((metadata, message));
+        }
+        let mut all = metadata.into_map().into_headers();
+        all.extend(trailers.into_map().into_headers());
+        Ok((MetadataMap::from_headers(all).into(), message))
     }
 }
 

@@ -96,14 +96,22 @@ impl<L: Link> Connection<L> {
         let pushed = state.link.position() != position;
         let resumes = !accepted && state.session.accepts();
         let driver = if pushed || resumes || state.session.is_done() { state.driver.take() } else { None };
-        let mut woken = Vec::new();
-        state.session.take_woken(&mut woken);
+        let woken = state.session.has_woken().then(|| {
+            let mut woken = Vec::new();
+            state.session.take_woken(&mut woken);
+            woken
+        });
         let may_open = self.opener_may_go(state);
         drop(guard);
         if may_open {
             self.may_open.notify_one();
         }
-        driver.into_iter().chain(woken).for_each(Waker::wake);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        if let Some(woken) = woken {
+            woken.into_iter().for_each(Waker::wake);
+        }
         result
     }
 

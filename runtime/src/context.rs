@@ -68,8 +68,20 @@ impl CallContext {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    pub(crate) fn new(deadline: Option<Deadline>, connection: Arc<ConnectionInfo>) -> Self {
-        Self { deadline, connection }
+    pub(crate) fn new(deadline: Option<Deadline>, connection: &Arc<ConnectionInfo>) -> Self {
+        Self { deadline, connection: Arc::clone(connection) }
+    }
+
+    /// The context of the next call over `connection`, made of the last call's where that saves a reference.
+    pub(crate) fn renew(
+        last: Option<Self>,
+        deadline: Option<Deadline>,
+        connection: &Arc<ConnectionInfo>,
+    ) -> Self {
+        match last {
+            Some(last) if Arc::ptr_eq(&last.connection, connection) => Self { deadline, ..last },
+            _ => Self::new(deadline, connection),
+        }
     }
 
     /// When the caller gives up. Pass what remains of it on to the calls that this one makes.

@@ -24,7 +24,7 @@ use crate::context::{CallContext, ConnectionInfo};
 use crate::deadline::Deadline;
 use crate::invoke::{Call, CallRef, Carrier};
 use crate::server::{Direct, Handling, ServerCall, unknown_method};
-use crate::session::Incoming;
+use crate::session::{Incoming, Path};
 
 /// Time that handlers may take within one turn of a driver before further calls become tasks: long enough for a
 /// batch of small ones, short against the time-out of anything.
@@ -34,6 +34,13 @@ const TURN_BUDGET: Duration = Duration::from_micros(200);
 /// above this running elsewhere wins as soon as there is a second core.
 const SLOW_NS: u64 = 50_000;
 
+/// A method whose first poll takes less on average is timed for several calls at once: reading the clock twice costs as
+/// much as a small call.
+const FAST_NS: u64 = 5_000;
+
+/// How many. When such a method turns slow, so many of its calls hold up a connection before it is noticed.
+const TIMED_TOGETHER: u32 = 8;
+
 /// Resolves when a server takes no more calls, to when the open ones must be over. Every link's driver is given one.
 pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
 
@@ -41,15 +48,18 @@ pub type Drain = Pin<Box<dyn Future<Output = Instant> + Send>>;
 #[derive(Default)]
 pub struct Router {
     /// By whole path. Callers choose what is looked up, never what is stored, so a fast hash is safe.
-    methods: FxHashMap<&'static [u8], Route>,
+    methods: FxHashMap<&'static [u8], usize>,
     /// By the name of the service.
-    services: FxHashMap<&'static [u8], Route>,
+    services: FxHashMap<&'static [u8], usize>,
+    routes: Vec<Route>,
     /// Calls that are running, where their number is limited.
     running: Arc<AtomicUsize>,
     max_running: Option<usize>,
 }
 
 struct Route {
+    /// The path of the method; none for a whole service.
+    path: Option<&'static [u8]>,
     handler: Arc<dyn Direct>,
     method: usize,
     cost: Arc<Cost>,
@@ -63,13 +73,14 @@ impl Router {
     pub fn add_direct(&mut self, service: impl Direct) -> Result<(), &'static str> {
         let handler: Arc<dyn Direct> = Arc::new(service);
         for (method, descriptor) in handler.methods().iter().enumerate() {
-            let route = Route { handler: Arc::clone(&handler), method, cost: Arc::default() };
             let path = descriptor.path();
             let is_taken =
                 service_of(path.as_bytes()).is_some_and(|service| self.services.contains_key(service));
-            if is_taken || self.methods.insert(path.as_bytes(), route).is_some() {
+            if is_taken || self.methods.insert(path.as_bytes(), self.routes.len()).is_some() {
                 return Err(path);
             }
+            let (path, handler) = (Some(path.as_bytes()), Arc::clone(&handler));
+            self.routes.push(Route { path, handler, method, cost: Arc::default() });
         }
         Ok(())
     }
@@ -82,11 +93,11 @@ impl Router {
         if self.methods.keys().any(|path| service_of(path) == Some(name.as_bytes())) {
             return Err(name);
         }
-        let route = Route { handler: Arc::new(service), method: 0, cost: Arc::default() };
-        match self.services.insert(name.as_bytes(), route) {
-            None => Ok(()),
-            Some(_) => Err(name),
+        if self.services.insert(name.as_bytes(), self.routes.len()).is_some() {
+            return Err(name);
         }
+        self.routes.push(Route { path: None, handler: Arc::new(service), method: 0, cost: Arc::default() });
+        Ok(())
     }
 
     /// Refuses calls with `RESOURCE_EXHAUSTED` while `max` are running, over all connections.
@@ -94,11 +105,16 @@ impl Router {
         self.max_running = Some(max);
     }
 
-    fn route(&self, path: &[u8]) -> Option<&Route> {
-        if let Some(route) = self.methods.get(path) {
-            return Some(route);
+    /// The route of `path`. Calls that came together are often of one method: where the `last` one went is looked at
+    /// first.
+    fn route(&self, path: &[u8], last: &mut usize) -> Option<&Route> {
+        match self.routes.get(*last) {
+            Some(route) if route.path == Some(path) => return Some(route),
+            _ => {}
         }
-        self.services.get(service_of(path)?)
+        let method = self.methods.get(path);
+        *last = *method.or_else(|| self.services.get(service_of(path)?))?;
+        self.routes.get(*last)
     }
 
     /// Answers a call that came to `carrier`: at once, when its handler is ready at once and `inline` allows it.
@@ -114,32 +130,43 @@ impl Router {
         let id = incoming.id;
         let timeout = incoming.head.timeout;
         let deadline = timeout.and_then(|timeout| inline.last.checked_add(timeout)).map(Deadline::from);
-        let call = ServerCall::new(Call::new(CallRef::new(Arc::clone(carrier), id)), incoming);
-        let (route, place) = match self.admit(&call) {
+        let call = Call::new(CallRef::new(Arc::clone(carrier), id));
+        let (route, place) = match self.admit(&incoming.head.path, inline) {
             Ok(admitted) => admitted,
             Err(status) => {
-                call.refuse(&status);
+                call.finish(&status);
                 return None;
             }
         };
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            call.refuse(&Deadline::status());
+            call.finish(&Deadline::status());
             return None;
         }
-        let mut context = Some(CallContext::new(deadline, Arc::clone(info)));
+        // By reference, since what a closure owns moves into each that it is called by.
+        let mut begins = Some((call, incoming));
+        let mut context = Some(CallContext::renew(inline.context.take(), deadline, info));
         let poll_now = !inline.is_spent() && !route.cost.is_slow();
+        if poll_now {
+            inline.begin_poll(&route.cost);
+        }
         let handling = CallContext::scope(&mut context, || {
             // When it panics, the call is dropped, and with it ended, as it unwinds.
-            let begun = catch_unwind(AssertUnwindSafe(|| route.handler.handle(route.method, call)));
-            let mut handling = begun.map_err(|panic| report(&*panic)).ok();
+            let begun = catch_unwind(AssertUnwindSafe(|| {
+                let (call, incoming) = begins.take()?;
+                Some(route.handler.handle(route.method, ServerCall::new(call, incoming)))
+            }));
+            let mut handling = begun.map_err(|panic| report(&*panic)).ok().flatten();
             let polled =
                 poll_now && poll_contained(&mut handling, &mut Context::from_waker(Waker::noop())).is_ready();
             if polled { None } else { handling }
         });
         if poll_now {
-            route.cost.record(inline.lap());
+            inline.end_poll();
         }
-        handling.as_ref()?;
+        if handling.is_none() {
+            inline.context = context;
+            return None;
+        }
         inline.handed_over |= !poll_now;
         Some(Supervised {
             handling,
@@ -152,8 +179,9 @@ impl Router {
     }
 
     /// The route of a call that may run, and its place among those that do.
-    fn admit(&self, call: &ServerCall) -> Result<(&Route, Option<Place>), Status> {
-        let route = self.route(call.path().as_bytes()).ok_or_else(|| unknown_method(call.path()))?;
+    fn admit(&self, path: &Path, inline: &mut Inline) -> Result<(&Route, Option<Place>), Status> {
+        let route = self.route(path.as_bytes(), &mut inline.route);
+        let route = route.ok_or_else(|| unknown_method(path))?;
         let Some(max) = self.max_running else { return Ok((route, None)) };
         let one_more = |running| (running < max).then_some(running + 1);
         match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
@@ -255,7 +283,7 @@ impl Drop for Place {
 }
 
 /// How long the first poll of a method takes: a moving average over about eight calls, in nanoseconds.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Cost(AtomicU64);
 
 impl Cost {
@@ -269,6 +297,11 @@ impl Cost {
     fn is_slow(&self) -> bool {
         self.0.load(Ordering::Relaxed) > SLOW_NS
     }
+
+    /// Whether it was ever measured, and is small.
+    fn is_fast(&self) -> bool {
+        (1..FAST_NS).contains(&self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// What is left of one turn's time for handlers.
@@ -277,12 +310,25 @@ pub struct Inline {
     last: Instant,
     spent: Duration,
     handed_over: bool,
+    /// Polls since the last reading of the clock, all of one method, and where to note what they took.
+    untimed: Option<(Arc<Cost>, u32)>,
+    /// The last route that was looked up.
+    route: usize,
+    /// That of the last call that was over at once.
+    context: Option<CallContext>,
 }
 
 impl Inline {
     /// The budget of a turn that begins now.
     pub fn new() -> Self {
-        Self { last: Instant::now(), spent: Duration::ZERO, handed_over: false }
+        Self {
+            last: Instant::now(),
+            spent: Duration::ZERO,
+            handed_over: false,
+            untimed: None,
+            route: 0,
+            context: None,
+        }
     }
 
     /// Whether calls became tasks that were not polled yet, and may keep the thread that polls them busy. The driver
@@ -296,13 +342,36 @@ impl Inline {
         self.spent >= TURN_BUDGET
     }
 
-    /// Time since the last lap; one reading of the clock per call.
-    fn lap(&mut self) -> Duration {
+    /// Notes that a call of the method with this cost is about to be polled.
+    fn begin_poll(&mut self, cost: &Arc<Cost>) {
+        if self.untimed.as_ref().is_some_and(|(method, _)| !Arc::ptr_eq(method, cost)) {
+            self.read_clock();
+        }
+        self.untimed.get_or_insert_with(|| (Arc::clone(cost), 0)).1 += 1;
+    }
+
+    /// Notes that it was polled.
+    fn end_poll(&mut self) {
+        let Some((method, polls)) = &self.untimed else { return };
+        if *polls == TIMED_TOGETHER || !method.is_fast() {
+            self.read_clock();
+        }
+    }
+
+    /// Charges the time since the last reading of the clock to the method that was polled since.
+    fn read_clock(&mut self) {
+        let Some((method, polls)) = self.untimed.take() else { return };
         let now = Instant::now();
         let lap = now - self.last;
         self.last = now;
         self.spent += lap;
-        lap
+        method.record(lap / polls);
+    }
+}
+
+impl Drop for Inline {
+    fn drop(&mut self) {
+        self.read_clock();
     }
 }
 

@@ -79,6 +79,19 @@ impl<'a> Output<'a> {
         self.inserted
     }
 
+    /// Writes the first `len` of `bytes`: all of them are copied, which takes less than to copy few, where there is room.
+    #[inline]
+    pub(crate) fn put_short(&mut self, bytes: &[u8; 16], len: usize) {
+        match &mut self.memory {
+            Memory::Growing(memory) => {
+                let end = memory.len() + len;
+                memory.extend_from_slice(bytes);
+                memory.truncate(end);
+            }
+            Memory::Fixed { .. } => self.put_slice(&bytes[..len]),
+        }
+    }
+
     /// Sends `bytes` from where they are, if this output takes anything by reference.
     pub fn insert(&mut self, bytes: Bytes) {
         let offset = self.filled();
@@ -187,7 +200,7 @@ impl Segments {
 
     /// Appends what `encode` writes. When it panics, nothing is appended.
     pub fn append(&mut self, encode: impl FnOnce(&mut Output<'_>)) {
-        let mut rollback = Rollback::new(&mut self.memory, &mut self.inserts);
+        let rollback = Rollback::new(&mut self.memory, &mut self.inserts);
         let mut output =
             Output { memory: Memory::Growing(rollback.memory), inserts: Some(rollback.inserts), inserted: 0 };
         encode(&mut output);
@@ -290,10 +303,9 @@ impl<'a> Rollback<'a> {
     }
 
     /// Keeps everything; returns by how much the memory grew.
-    fn keep(&mut self) -> usize {
+    fn keep(self) -> usize {
         let grown = self.memory.len() - self.memory_len;
-        self.memory_len = self.memory.len();
-        self.inserts_len = self.inserts.len();
+        std::mem::forget(self);
         grown
     }
 }

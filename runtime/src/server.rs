@@ -5,8 +5,8 @@
 //! exactly one end. Never: catches panics, watches deadlines or spawns; see `dispatch`.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::Extensions;
@@ -19,7 +19,7 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use crate::client::check_encoding;
-use crate::codec::decode;
+use crate::codec::{Encode, decode_into};
 use crate::invoke::{Call, CallRef, End, Inbound, Part};
 use crate::limits::DEFAULT_MAX_DECODING;
 use crate::method::MethodDescriptor;
@@ -60,10 +60,6 @@ impl ServiceSettings {
     /// Compresses replies in this way over HTTP/2 for clients that accept it.
     pub fn send_compressed(&mut self, encoding: CompressionEncoding) {
         self.send_compressed.enable(encoding);
-    }
-
-    fn decoding_limit(&self) -> usize {
-        self.max_decoding_message_size.unwrap_or(DEFAULT_MAX_DECODING)
     }
 }
 
@@ -118,21 +114,32 @@ pub struct ServerCall {
     pub(crate) metadata: Metadata,
     pub(crate) message: Option<Bytes>,
     pub(crate) ended: bool,
-    settings: ServiceSettings,
+    /// Largest request, in bytes.
+    max_request: usize,
+    /// Largest reply, in bytes, if the service has a limit of its own.
+    max_reply: Option<usize>,
 }
 
 impl ServerCall {
     /// A call that its owner has just learned of.
     pub(crate) fn new(call: Call, incoming: Incoming) -> Self {
         let Incoming { head, message, ended, .. } = incoming;
-        let settings = ServiceSettings::default();
-        Self { call, path: head.path, metadata: head.metadata, message, ended, settings }
+        Self {
+            call,
+            path: head.path,
+            metadata: head.metadata,
+            message,
+            ended,
+            max_request: DEFAULT_MAX_DECODING,
+            max_reply: None,
+        }
     }
 
     /// The same call under the settings of its service.
     #[must_use]
     pub fn with_settings(mut self, settings: &ServiceSettings) -> Self {
-        self.settings = *settings;
+        self.max_request = settings.max_decoding_message_size.unwrap_or(DEFAULT_MAX_DECODING);
+        self.max_reply = settings.max_encoding_message_size;
         self
     }
 
@@ -146,13 +153,14 @@ impl ServerCall {
         self.call.finish(status);
     }
 
+    #[inline]
     fn request<T>(&mut self, message: T) -> Request<T> {
         let metadata = std::mem::take(&mut self.metadata).into_map();
         Request::from_parts(metadata, Extensions::new(), message)
     }
 
-    /// The only message of a request that must have one.
-    async fn single_request<Req: Message + Default>(&mut self) -> Result<Request<Req>, Status> {
+    /// Waits for the whole of a request that is one message.
+    async fn gather(&mut self) -> Result<(), Status> {
         while !self.ended {
             let part = poll_fn(|cx| self.call.poll_request(cx)).await;
             if let Some(message) = part.message
@@ -168,37 +176,73 @@ impl ServerCall {
                 None => {}
             }
         }
+        Ok(())
+    }
+
+    /// Reads the only message of a request that must have one and has ended into `request`, which is where the handler
+    /// takes it from: requests are large to move.
+    fn read_single<Req: Message>(&mut self, request: &mut Request<Req>) -> Result<(), Status> {
         let Some(message) = self.message.take() else {
             return Err(Status::unimplemented("the client sent no request to a method that takes one"));
         };
-        let limit = self.settings.decoding_limit();
-        if message.len() > limit {
-            return Err(too_large(message.len(), limit));
+        if message.len() > self.max_request {
+            return Err(too_large(message.len(), self.max_request));
         }
-        let message = decode(message)?;
-        Ok(self.request(message))
+        decode_into(request.get_mut(), message)
     }
 
     fn many_requests<Req: Message + Default + 'static>(&mut self) -> Request<Streaming<Req>> {
         let end = self.ended.then(|| End::Outcome(Ok(Metadata::default())));
         let first = Inbound { head: None, message: self.message.take(), end };
-        let limit = self.settings.decoding_limit();
+        let limit = self.max_request;
         let parts = StreamingParts { source: Requests(self.call.by_ref()), first, limit };
         self.request(parts.into_requests())
     }
 
-    async fn answer_one<Rep: Message>(&mut self, answer: Result<Response<Rep>, Status>) {
-        let (metadata, message, _) = match answer {
-            Ok(response) => response.into_parts(),
-            Err(status) => return self.refuse(&status),
-        };
-        if let Err(status) = check_encoding(&message, self.settings.max_encoding_message_size) {
-            return self.refuse(&status);
+    /// Answers with what `handler` returns, in the same poll if there is room: what lives across an await is copied into
+    /// the future first.
+    fn poll_answer_one<Rep, Fut>(
+        &mut self,
+        cx: &mut Context<'_>,
+        handler: Pin<&mut Fut>,
+        unsent: &mut Option<Box<(MetadataMap, Rep)>>,
+    ) -> Poll<()>
+    where
+        Rep: Message,
+        Fut: Future<Output = Result<Response<Rep>, Status>>,
+    {
+        if let Some(answer) = unsent {
+            return self.poll_send_one(cx, &answer.0, &answer.1);
         }
-        let part = Part { head: Some(&metadata), message: Some(&message), end: Some(Ok(None)) };
-        if let Err(error) = poll_fn(|cx| self.call.poll_answer(cx, part)).await {
+        let (metadata, message, _) = match ready!(handler.poll(cx)) {
+            Ok(response) => response.into_parts(),
+            Err(status) => {
+                self.refuse(&status);
+                return Poll::Ready(());
+            }
+        };
+        if let Err(status) = check_encoding(&message, self.max_reply) {
+            self.refuse(&status);
+            return Poll::Ready(());
+        }
+        let sent = self.poll_send_one(cx, &metadata, &message);
+        if sent.is_pending() {
+            *unsent = Some(Box::new((metadata, message)));
+        }
+        sent
+    }
+
+    fn poll_send_one(
+        &mut self,
+        cx: &mut Context<'_>,
+        metadata: &MetadataMap,
+        message: &dyn Encode,
+    ) -> Poll<()> {
+        let part = Part { head: Some(metadata), message: Some(message), end: Some(Ok(None)) };
+        if let Err(error) = ready!(self.call.poll_answer(cx, part)) {
             self.refuse(&error.status());
         }
+        Poll::Ready(())
     }
 
     async fn answer_many<Rep, S>(self, answer: Result<Response<S>, Status>)
@@ -210,7 +254,7 @@ impl ServerCall {
             Ok(response) => response.into_parts(),
             Err(status) => return self.refuse(&status),
         };
-        let limit = self.settings.max_encoding_message_size;
+        let limit = self.max_reply;
         let mut answer = Answer { call: self.call, head: Some(metadata) };
         let mut messages = std::pin::pin!(messages);
         loop {
@@ -246,7 +290,7 @@ impl Answer {
     /// Sends a part; `false` when nothing may follow it.
     async fn send(
         &mut self,
-        message: Option<&dyn crate::Encode>,
+        message: Option<&dyn Encode>,
         end: Option<Result<Option<&MetadataMap>, &Status>>,
     ) -> bool {
         let head = self.head.take();
@@ -280,13 +324,19 @@ impl MethodCall for ServerCall {
         Fut: Future<Output = Result<Response<Rep>, Status>> + Send,
     {
         Box::pin(async move {
-            match self.single_request().await {
-                Ok(request) => {
-                    let answer = handler(request).await;
-                    self.answer_one(answer).await;
-                }
-                Err(status) => self.refuse(&status),
+            if let Err(status) = self.gather().await {
+                return self.refuse(&status);
             }
+            let mut handler = pin!({
+                // Within a block of its own, or the future would keep room for it.
+                let mut request = self.request(Req::default());
+                if let Err(status) = self.read_single(&mut request) {
+                    return self.refuse(&status);
+                }
+                handler(request)
+            });
+            let mut unsent = None;
+            poll_fn(|cx| self.poll_answer_one(cx, handler.as_mut(), &mut unsent)).await;
         })
     }
 
@@ -298,9 +348,9 @@ impl MethodCall for ServerCall {
         Fut: Future<Output = Result<Response<Rep>, Status>> + Send,
     {
         Box::pin(async move {
-            let request = self.many_requests();
-            let answer = handler(request).await;
-            self.answer_one(answer).await;
+            let mut handler = pin!(handler(self.many_requests()));
+            let mut unsent = None;
+            poll_fn(|cx| self.poll_answer_one(cx, handler.as_mut(), &mut unsent)).await;
         })
     }
 
@@ -313,13 +363,18 @@ impl MethodCall for ServerCall {
         Fut: Future<Output = Result<Response<S>, Status>> + Send,
     {
         Box::pin(async move {
-            match self.single_request().await {
-                Ok(request) => {
-                    let answer = handler(request).await;
-                    self.answer_many(answer).await;
-                }
-                Err(status) => self.refuse(&status),
+            if let Err(status) = self.gather().await {
+                return self.refuse(&status);
             }
+            let mut handler = pin!({
+                let mut request = self.request(Req::default());
+                if let Err(status) = self.read_single(&mut request) {
+                    return self.refuse(&status);
+                }
+                handler(request)
+            });
+            let answer = handler.as_mut().await;
+            self.answer_many(answer).await;
         })
     }
 

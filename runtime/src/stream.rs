@@ -6,7 +6,7 @@
 
 use std::io::IoSlice;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use crate::limits::Limits;
 use crate::link::Link;
@@ -153,9 +153,11 @@ impl Inbox {
         let header = Header::decode(bytes, &self.limits)?;
         let (head_len, body_len) = (usize::from(header.head_len), header.body_len as usize);
         if self.buffer.len() >= header.frame_len() {
-            let mut frame = self.buffer.split_to(header.frame_len()).freeze();
-            let body = frame.split_off(HEADER_LEN + head_len);
-            return Ok(Some(ReceivedFrame { header, head: frame.split_off(HEADER_LEN), body }));
+            let mut head = self.buffer.split_to(header.frame_len()).freeze();
+            head.advance(HEADER_LEN);
+            // When one of the two is empty, the other keeps the only reference.
+            let body = head.split_off(head_len);
+            return Ok(Some(ReceivedFrame { header, head, body }));
         }
         if body_len >= OWN_MEMORY_MIN && self.buffer.len() >= HEADER_LEN + head_len {
             let head = self.buffer.split_to(HEADER_LEN + head_len).freeze().slice(HEADER_LEN..);

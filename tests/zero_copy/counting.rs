@@ -1,4 +1,4 @@
-//! Counts the large allocations of each thread.
+//! Counts the allocations of each thread, and the large ones among them.
 #![expect(unsafe_code, reason = "an allocator is an unsafe trait; this one forwards to the system's")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,26 +9,31 @@ use std::cell::Cell;
 const READ_BUFFER: usize = 64 << 10;
 
 thread_local! {
-    static COUNTS: Cell<Large> = const { Cell::new(Large { buffers: 0, larger: 0 }) };
+    static COUNTS: Cell<Allocations> = const { Cell::new(Allocations { all: 0, buffers: 0, larger: 0 }) };
 }
 
-/// Allocations of 64 KiB and more.
+/// How often memory was allocated or grown.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Large {
+pub(crate) struct Allocations {
+    pub(crate) all: usize,
     /// Of the size of a read buffer.
     pub(crate) buffers: usize,
     /// Larger.
     pub(crate) larger: usize,
 }
 
-impl Large {
+impl Allocations {
     /// Those of this thread, so far.
     pub(crate) fn of_this_thread() -> Self {
         COUNTS.get()
     }
 
     pub(crate) fn since(self, before: Self) -> Self {
-        Self { buffers: self.buffers - before.buffers, larger: self.larger - before.larger }
+        Self {
+            all: self.all - before.all,
+            buffers: self.buffers - before.buffers,
+            larger: self.larger - before.larger,
+        }
     }
 }
 
@@ -38,18 +43,16 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn note(size: usize) {
-    if size < READ_BUFFER {
-        return;
-    }
     // A thread that is ending allocates nothing that is measured.
     let _ = COUNTS.try_with(|counts| {
-        let mut large = counts.get();
+        let mut all = counts.get();
+        all.all += 1;
         if size == READ_BUFFER {
-            large.buffers += 1
-        } else {
-            large.larger += 1
+            all.buffers += 1
+        } else if size > READ_BUFFER {
+            all.larger += 1
         }
-        counts.set(large);
+        counts.set(all);
     });
 }
 

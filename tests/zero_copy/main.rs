@@ -1,9 +1,10 @@
 //! A large `bytes` field is never copied, shown by the addresses of its memory.
 //!
 //! Owns the proof, over a TCP socket, that what a caller sends leaves from the caller's own memory and that what a reader
-//! gets is the memory that the socket filled; and that nothing large is allocated beside it. Every allocation of this
-//! binary is counted, by thread.
+//! gets is the memory that the socket filled; and that nothing large is allocated beside it. `budget` has what a small
+//! call may allocate. Every allocation of this binary is counted, by thread.
 
+mod budget;
 mod counting;
 mod spy;
 
@@ -21,7 +22,7 @@ use byway_tcp::native::{self, Accepted};
 use byway_test_support::test::v1::echo_client::EchoClient;
 use byway_test_support::test::v1::echo_server::{Echo, EchoServer};
 use byway_test_support::test::v1::{EchoReply, EchoRequest};
-use counting::Large;
+use counting::Allocations;
 use spy::{Log, Spy, overlap};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -45,7 +46,7 @@ fn payload() -> Bytes {
 struct Mirror {
     own: Bytes,
     received: Mutex<Vec<Range<usize>>>,
-    large: Mutex<Large>,
+    large: Mutex<Allocations>,
 }
 
 #[byway::async_trait]
@@ -53,7 +54,7 @@ impl Echo for Mirror {
     async fn unary(&self, request: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
         let request = request.into_inner();
         self.received.lock().expect("nobody panics").push(range(&request.payload));
-        *self.large.lock().expect("nobody panics") = Large::of_this_thread();
+        *self.large.lock().expect("nobody panics") = Allocations::of_this_thread();
         let payload = match request.text.as_str() {
             "echo" => request.payload,
             "own" => self.own.clone(),
@@ -91,7 +92,7 @@ fn on_a_thread<F: Future>(work: F) -> F::Output {
 }
 
 /// Serves one connection, on a thread of its own, until its client closes it.
-fn serve(mirror: Arc<Mirror>, log: Arc<Log>) -> (String, std::thread::JoinHandle<()>) {
+fn serve(service: Arc<impl Echo>, log: Arc<Log>) -> (String, std::thread::JoinHandle<()>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
     listener.set_nonblocking(true).expect("a socket");
@@ -100,7 +101,7 @@ fn serve(mirror: Arc<Mirror>, log: Arc<Log>) -> (String, std::thread::JoinHandle
             let (stream, _) =
                 TcpListener::from_std(listener).expect("a socket").accept().await.expect("a client");
             let mut router = Router::default();
-            router.add_direct(EchoServer::from_arc(mirror)).expect("the only service");
+            router.add_direct(EchoServer::from_arc(service)).expect("the only service");
             let drain = Box::pin(std::future::pending());
             let accepted =
                 native::accept(Spy::new(stream, log), info(), Options::default(), Arc::new(router), drain);
@@ -170,12 +171,12 @@ fn nothing_large_is_allocated_but_the_memory_of_the_received_field() {
                     EchoRequest { payload: payload.clone(), text: text.into(), ..EchoRequest::default() };
                 // The server counts as its handler begins, which is after it has received this request.
                 client.unary(EchoRequest::default()).await.expect("a reply");
-                let before = (Large::of_this_thread(), *mirror.large.lock().expect("nobody panics"));
+                let before = (Allocations::of_this_thread(), *mirror.large.lock().expect("nobody panics"));
                 for _ in 0..CALLS {
                     client.unary(request.clone()).await.expect("a reply");
                 }
                 client.unary(EchoRequest::default()).await.expect("a reply");
-                let after = (Large::of_this_thread(), *mirror.large.lock().expect("nobody panics"));
+                let after = (Allocations::of_this_thread(), *mirror.large.lock().expect("nobody panics"));
                 counts.push((text, after.0.since(before.0), after.1.since(before.1)));
             }
         }

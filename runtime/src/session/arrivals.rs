@@ -10,7 +10,7 @@ use super::frame::{CallId, Flags, Header, Kind};
 use super::half::Half;
 use super::head::{Metadata, ReceivedHead, decode_reply};
 use super::slots::{Arrived, Found, Open, landed};
-use super::state::{Event, Incoming, Phase, Role, Session, push_control};
+use super::state::{Event, Incoming, Phase, Role, Session, push_control, wake};
 use super::window::{ReceiveWindow, SendWindow, cost};
 use crate::invoke::End;
 use crate::limits::Limits;
@@ -34,7 +34,7 @@ impl Session {
         body: Body,
     ) -> Result<Event, ConnectionError> {
         let has_message = header.flags.contains(Flags::MESSAGE);
-        let body = if has_message && body == Body::None { Body::Here(Bytes::new()) } else { body };
+        let body = if has_message && matches!(body, Body::None) { Body::Here(Bytes::new()) } else { body };
         match header.kind {
             Kind::Open => return self.handle_open(link, header, head, body),
             Kind::Data => self.handle_data(link, header, head, body)?,
@@ -65,7 +65,7 @@ impl Session {
         let Found::Open(open, inbox) = self.slots.find(id) else { return };
         if let Some(arrived) = inbox.iter_mut().find(|arrived| arrived.body == Body::Later(number)) {
             arrived.body = Body::Here(message);
-            self.woken.extend(open.reader.take());
+            wake(&mut open.reader, &mut self.woken);
         }
     }
 
@@ -83,7 +83,7 @@ impl Session {
         while let Some(id) = self.crowd.pop_front() {
             if let Found::Open(open, _) = self.slots.find(id) {
                 open.in_crowd = false;
-                self.woken.extend(open.writer.take());
+                wake(&mut open.writer, &mut self.woken);
             }
         }
     }
@@ -114,7 +114,7 @@ impl Session {
             return Ok(Event::Handled);
         }
         let mut receive_window = ReceiveWindow::new(self.local.window);
-        let charge = if body == Body::None { 0 } else { cost(header.body_len) };
+        let charge = if matches!(body, Body::None) { 0 } else { cost(header.body_len) };
         if self.held + charge > self.local.receive_budget {
             self.push_status(link, id, &budget_status(&self.local));
             return Ok(Event::Handled);
@@ -158,7 +158,7 @@ impl Session {
         let begins = header.flags.contains(Flags::HEAD);
         open.receive = open.receive.after(header.flags).ok_or(ConnectionError::OutOfPlace(id))?;
         let (head, end) = match self.role {
-            Role::Client => decode_reply(head, begins, ends)?,
+            Role::Client => decode_reply(&head, begins, ends)?,
             Role::Server if head.is_empty() => (None, ends.then(|| Ok(Metadata::default()))),
             Role::Server => return Err(ConnectionError::MalformedHead("a request goes on without a head")),
         };
@@ -183,11 +183,11 @@ impl Session {
         let body = if self.waiting < SHARED_PARTS { body } else { unshared(body) };
         inbox.push_back(Arrived { head, body, end: end.map(End::Outcome), cost: charge });
         self.waiting += 1;
-        self.woken.extend(open.reader.take());
+        wake(&mut open.reader, &mut self.woken);
         if self.role == Role::Client && ends {
             // Whatever is still being sent for this call is of no use to anybody.
             open.send = Half::Ended;
-            self.woken.extend(open.writer.take());
+            wake(&mut open.writer, &mut self.woken);
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Session {
                 if !open.send_window.grant(u32::from_le_bytes(grant)) {
                     return Err(ConnectionError::MalformedHead("a window of more than 4 GiB"));
                 }
-                self.woken.extend(open.writer.take());
+                wake(&mut open.writer, &mut self.woken);
                 Ok(())
             }
             Found::Over => Ok(()),

@@ -67,9 +67,12 @@ impl Session {
         waker: &Waker,
     ) -> Poll<Result<(), SendError>> {
         let head = ReplyHead { initial: part.head, end: part.end.filter(|_| self.role == Role::Server) };
-        let head_len = match head.check().and_then(|()| self.check_head(&head)) {
-            Ok(len) => len,
-            Err(error) => return Poll::Ready(Err(error)),
+        let head_len = match head.is_empty() {
+            true => 0,
+            false => match head.check().and_then(|()| self.check_head(&head)) {
+                Ok(len) => len,
+                Err(error) => return Poll::Ready(Err(error)),
+            },
         };
         let message = match part.message.map(|message| self.check_message(message)).transpose() {
             Ok(message) => message,
@@ -174,10 +177,12 @@ impl Session {
     }
 }
 
+#[inline]
 fn flags(head: bool, message: bool, end: bool) -> Flags {
     Flags::NONE.with_if(Flags::HEAD, head).with_if(Flags::MESSAGE, message).with_if(Flags::END, end)
 }
 
+#[inline]
 fn register(place: &mut Option<Waker>, waker: &Waker) {
     match place {
         Some(known) if known.will_wake(waker) => {}

@@ -21,14 +21,17 @@ impl CallId {
     /// The connection itself, in frames that concern no call.
     pub const CONNECTION: Self = Self(0);
 
+    #[inline]
     pub(crate) fn new(slot: u16, generation: u16) -> Self {
         Self(u32::from(generation) << 16 | u32::from(slot))
     }
 
+    #[inline]
     pub(crate) fn slot(self) -> u16 {
         self.0 as u16
     }
 
+    #[inline]
     pub(crate) fn generation(self) -> u16 {
         (self.0 >> 16) as u16
     }
@@ -88,18 +91,21 @@ impl Flags {
     const KNOWN: u8 = 7;
 
     /// Whether all of `other` is set.
+    #[inline]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// Both.
     #[must_use]
+    #[inline]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     /// `self` and, when `condition` holds, `other`.
     #[must_use]
+    #[inline]
     pub fn with_if(self, other: Self, condition: bool) -> Self {
         if condition { self.with(other) } else { self }
     }
@@ -125,6 +131,7 @@ pub const HEADER_LEN: usize = 12;
 
 impl Header {
     /// Bytes of the whole frame.
+    #[inline]
     pub fn frame_len(&self) -> usize {
         HEADER_LEN + usize::from(self.head_len) + self.body_len as usize
     }
@@ -183,6 +190,7 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// A frame of a call. The caller has checked both lengths against the peer's limits.
+    #[inline]
     pub(crate) fn new(
         kind: Kind,
         flags: Flags,

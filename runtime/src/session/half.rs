@@ -25,6 +25,7 @@ pub(crate) enum Half {
 
 impl Half {
     /// The state after a frame with `flags`; `None` when the frame is not allowed here.
+    #[inline]
     pub(crate) fn after(self, flags: Flags) -> Option<Self> {
         let head = flags.contains(Flags::HEAD);
         let message = flags.contains(Flags::MESSAGE);

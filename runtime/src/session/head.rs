@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
+use prost::encoding::{decode_varint, encoded_len_varint};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -36,7 +36,7 @@ impl RequestHead<'_> {
     /// # Errors
     /// What the server would take for a broken peer.
     pub(crate) fn check(&self) -> Result<(), SendError> {
-        if !self.path.starts_with('/') {
+        if !self.path.as_bytes().starts_with(b"/") {
             return Err(SendError::NoPath);
         }
         check_entries(self.metadata)
@@ -45,8 +45,8 @@ impl RequestHead<'_> {
     /// Microseconds left, rounded up, plus one; zero for no limit.
     fn wire_timeout(&self) -> u64 {
         self.timeout.map_or(0, |timeout| {
-            let micros = timeout.as_nanos().div_ceil(1000);
-            u64::try_from(micros).unwrap_or(u64::MAX - 1).saturating_add(1)
+            let micros = timeout.as_secs().saturating_mul(1_000_000);
+            micros.saturating_add(timeout.subsec_nanos().div_ceil(1000).into()).min(u64::MAX - 1) + 1
         })
     }
 }
@@ -58,7 +58,7 @@ impl Encode for RequestHead<'_> {
 
     fn encode(&self, output: &mut Output<'_>) {
         put_bytes(self.path.as_bytes(), output);
-        encode_varint(self.wire_timeout(), output);
+        put_varint(self.wire_timeout(), output);
         put_metadata(self.metadata, output);
     }
 }
@@ -132,14 +132,19 @@ pub struct ReceivedHead {
 
 impl ReceivedHead {
     pub(crate) fn decode(mut head: Bytes) -> Result<Self, ConnectionError> {
-        let path = take_bytes(&mut head)?;
+        let mut rest = Rest::of(&head);
+        let path = rest.take_bytes()?;
+        let (begin, len) = (head.len() - rest.rest.len() - path.len(), path.len());
         if !path.starts_with(b"/") {
             return Err(ConnectionError::MalformedHead("the path is not one"));
         }
-        let timeout = take_varint(&mut head)?.checked_sub(1).map(Duration::from_micros);
-        let metadata = take_metadata(&mut head)?;
-        ended(&head)?;
-        Ok(Self { path: Path(path), timeout, metadata })
+        let timeout = rest.take_varint()?.checked_sub(1).map(Duration::from_micros);
+        let metadata = rest.take_metadata()?;
+        rest.ended()?;
+        // The head itself becomes the path: one more reference would cost more than reading all of it.
+        head.advance(begin);
+        head.truncate(len);
+        Ok(Self { path: Path(head), timeout, metadata })
     }
 }
 
@@ -164,7 +169,8 @@ impl ReplyHead<'_> {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
         self.initial.is_none_or(MetadataMap::is_empty)
             && self.end.is_none_or(|end| end.is_ok_and(|trailers| trailers.is_none_or(MetadataMap::is_empty)))
     }
@@ -203,7 +209,7 @@ impl Encode for ReplyHead<'_> {
                 }
             }
             Some(Err(status)) => {
-                encode_varint(status.code() as u64, output);
+                put_varint(status.code() as u64, output);
                 put_bytes(status.message().as_bytes(), output);
                 put_bytes(status.details(), output);
                 put_metadata(status.metadata(), output);
@@ -215,31 +221,18 @@ impl Encode for ReplyHead<'_> {
 
 /// What the head of a reply held: initial metadata and the outcome, where its flags announce them.
 pub(crate) fn decode_reply(
-    mut head: Bytes,
+    head: &Bytes,
     initial: bool,
     end: bool,
 ) -> Result<(Option<Metadata>, Option<Outcome>), ConnectionError> {
     if head.is_empty() {
         return Ok((initial.then(Metadata::default), end.then(|| Ok(Metadata::default()))));
     }
-    let initial = if initial { Some(take_metadata(&mut head)?) } else { None };
-    let end = if end { Some(take_outcome(&mut head)?) } else { None };
-    ended(&head)?;
+    let mut rest = Rest::of(head);
+    let initial = if initial { Some(rest.take_metadata()?) } else { None };
+    let end = if end { Some(rest.take_outcome()?) } else { None };
+    rest.ended()?;
     Ok((initial, end))
-}
-
-fn take_outcome(head: &mut Bytes) -> Result<Outcome, ConnectionError> {
-    let code = take_varint(head)?;
-    let message = take_bytes(head)?;
-    let details = take_bytes(head)?;
-    let metadata = take_metadata(head)?;
-    // As gRPC asks of codes that a client does not know: they become UNKNOWN.
-    let code = i32::try_from(code).map_or(Code::Unknown, Code::from_i32);
-    if code == Code::Ok {
-        return Ok(Ok(metadata));
-    }
-    let message = String::from_utf8_lossy(&message).into_owned();
-    Ok(Err(Status::with_details_and_metadata(code, message, details, metadata.into_map())))
 }
 
 /// Names that the transport owns: the same set that tonic strips from what users send.
@@ -281,32 +274,11 @@ fn put_metadata(metadata: &MetadataMap, output: &mut Output<'_>) {
     if metadata.is_empty() {
         return output.put_u8(0);
     }
-    encode_varint(entries(metadata).count() as u64, output);
+    put_varint(entries(metadata).count() as u64, output);
     for (name, value) in entries(metadata) {
         put_bytes(name.as_str().as_bytes(), output);
         put_bytes(value.as_bytes(), output);
     }
-}
-
-fn take_metadata(head: &mut Bytes) -> Result<Metadata, ConnectionError> {
-    let count = take_varint(head)?;
-    if count == 0 {
-        return Ok(Metadata::default());
-    }
-    if count > MAX_ENTRIES as u64 {
-        return Err(ConnectionError::MalformedHead("more than 256 entries of metadata"));
-    }
-    let mut headers = HeaderMap::with_capacity(count as usize);
-    for _ in 0..count {
-        let name = HeaderName::from_bytes(&take_bytes(head)?)
-            .map_err(|_| ConnectionError::MalformedHead("a metadata name that HTTP does not allow"))?;
-        let value = HeaderValue::from_maybe_shared(take_bytes(head)?)
-            .map_err(|_| ConnectionError::MalformedHead("a metadata value that HTTP does not allow"))?;
-        if !is_reserved(&name) {
-            headers.append(name, value);
-        }
-    }
-    Ok(MetadataMap::from_headers(headers).into())
 }
 
 fn bytes_len(len: usize) -> usize {
@@ -314,24 +286,109 @@ fn bytes_len(len: usize) -> usize {
 }
 
 fn put_bytes(bytes: &[u8], output: &mut Output<'_>) {
-    encode_varint(bytes.len() as u64, output);
+    put_varint(bytes.len() as u64, output);
     output.put_slice(bytes);
 }
 
-fn take_varint(head: &mut Bytes) -> Result<u64, ConnectionError> {
-    decode_varint(head).map_err(|_| ConnectionError::MalformedHead("a number that does not end"))
-}
-
-fn take_bytes(head: &mut Bytes) -> Result<Bytes, ConnectionError> {
-    let len = take_varint(head)?;
-    match usize::try_from(len) {
-        Ok(len) if len <= head.remaining() => Ok(head.split_to(len)),
-        _ => Err(ConnectionError::MalformedHead("a length past its end")),
+#[inline]
+fn put_varint(value: u64, output: &mut Output<'_>) {
+    if value < 0x80 {
+        return output.put_u8(value as u8);
     }
+    // Put together first, since every write looks for room.
+    let mut bytes = [0; 16];
+    let (mut rest, mut len) = (value, 0);
+    while rest >= 0x80 {
+        bytes[len] = rest as u8 | 0x80;
+        rest >>= 7;
+        len += 1;
+    }
+    bytes[len] = rest as u8;
+    output.put_short(&bytes, len + 1);
 }
 
-fn ended(head: &Bytes) -> Result<(), ConnectionError> {
-    if head.is_empty() { Ok(()) } else { Err(ConnectionError::MalformedHead("bytes after its end")) }
+/// What is left to read of a head.
+struct Rest<'a> {
+    head: &'a Bytes,
+    rest: &'a [u8],
+}
+
+impl<'a> Rest<'a> {
+    fn of(head: &'a Bytes) -> Self {
+        Self { head, rest: head }
+    }
+
+    #[inline]
+    fn take_varint(&mut self) -> Result<u64, ConnectionError> {
+        if let [byte @ ..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
+        self.take_long_varint()
+    }
+
+    fn take_long_varint(&mut self) -> Result<u64, ConnectionError> {
+        decode_varint(&mut self.rest)
+            .map_err(|_| ConnectionError::MalformedHead("a number that does not end"))
+    }
+
+    #[inline]
+    fn take_bytes(&mut self) -> Result<&'a [u8], ConnectionError> {
+        let len = self.take_varint()?;
+        let taken = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
+        let (taken, rest) = taken.ok_or(ConnectionError::MalformedHead("a length past its end"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// As [`take_bytes`](Self::take_bytes), by reference to the head's memory.
+    fn take_shared(&mut self) -> Result<Bytes, ConnectionError> {
+        let taken = self.take_bytes()?;
+        Ok(self.head.slice_ref(taken))
+    }
+
+    #[inline]
+    fn take_metadata(&mut self) -> Result<Metadata, ConnectionError> {
+        match self.take_varint()? {
+            0 => Ok(Metadata::default()),
+            count => self.take_entries(count),
+        }
+    }
+
+    fn take_entries(&mut self, count: u64) -> Result<Metadata, ConnectionError> {
+        if count > MAX_ENTRIES as u64 {
+            return Err(ConnectionError::MalformedHead("more than 256 entries of metadata"));
+        }
+        let mut headers = HeaderMap::with_capacity(count as usize);
+        for _ in 0..count {
+            let name = HeaderName::from_bytes(self.take_bytes()?)
+                .map_err(|_| ConnectionError::MalformedHead("a metadata name that HTTP does not allow"))?;
+            let value = HeaderValue::from_maybe_shared(self.take_shared()?)
+                .map_err(|_| ConnectionError::MalformedHead("a metadata value that HTTP does not allow"))?;
+            if !is_reserved(&name) {
+                headers.append(name, value);
+            }
+        }
+        Ok(MetadataMap::from_headers(headers).into())
+    }
+
+    fn take_outcome(&mut self) -> Result<Outcome, ConnectionError> {
+        let code = self.take_varint()?;
+        let message = self.take_bytes()?;
+        let details = self.take_shared()?;
+        let metadata = self.take_metadata()?;
+        // As gRPC asks of codes that a client does not know: they become UNKNOWN.
+        let code = i32::try_from(code).map_or(Code::Unknown, Code::from_i32);
+        if code == Code::Ok {
+            return Ok(Ok(metadata));
+        }
+        let message = String::from_utf8_lossy(message).into_owned();
+        Ok(Err(Status::with_details_and_metadata(code, message, details, metadata.into_map())))
+    }
+
+    fn ended(&self) -> Result<(), ConnectionError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(ConnectionError::MalformedHead("bytes after its end")) }
+    }
 }
 
 #[cfg(test)]
@@ -377,7 +434,7 @@ mod tests {
         let empty = MetadataMap::new();
         let head = ReplyHead { initial: Some(&empty), end: Some(Ok(Some(&empty))) };
         assert_eq!(bytes(&head).len(), 0);
-        let (initial, end) = decode_reply(Bytes::new(), true, true).expect("well formed");
+        let (initial, end) = decode_reply(&Bytes::new(), true, true).expect("well formed");
         assert!(initial.expect("announced").is_empty());
         assert!(end.expect("announced").expect("OK").is_empty());
     }
@@ -392,7 +449,7 @@ mod tests {
         );
         let initial = metadata();
         let head = ReplyHead { initial: Some(&initial), end: Some(Err(&status)) };
-        let (initial, end) = decode_reply(bytes(&head), true, true).expect("well formed");
+        let (initial, end) = decode_reply(&bytes(&head), true, true).expect("well formed");
         assert_eq!(initial.expect("announced").into_map().into_headers(), metadata().into_headers());
         let received = end.expect("announced").expect_err("not OK");
         assert_eq!(
@@ -412,7 +469,7 @@ mod tests {
         let status = Status::with_metadata(Code::Aborted, "text", metadata());
         let reply = bytes(&ReplyHead { initial: Some(&sent), end: Some(Err(&status)) });
         for len in 1..reply.len() {
-            assert!(decode_reply(reply.slice(..len), true, true).is_err(), "reply cut at {len}");
+            assert!(decode_reply(&reply.slice(..len), true, true).is_err(), "reply cut at {len}");
         }
         let mut longer = request.to_vec();
         longer.push(0);

@@ -110,11 +110,13 @@ impl Slots {
     }
 
     /// Whether [`reserve`](Self::reserve) would find a slot.
+    #[inline]
     pub(super) fn has_free(&self, max_calls: u16) -> bool {
         !self.free.is_empty() || self.slots.len() < usize::from(max_calls)
     }
 
     /// As a client: the id of the next call. Nothing is taken until the caller [`insert`](Self::insert)s it.
+    #[inline]
     pub(super) fn reserve(&mut self, max_calls: u16) -> Option<CallId> {
         if self.free.is_empty() && self.slots.len() < usize::from(max_calls) {
             self.free.push(self.slots.len() as u16);
@@ -126,6 +128,7 @@ impl Slots {
 
     /// As a server: moves the slot to the generation that the client opened; `false` when that is not the next one.
     #[must_use]
+    #[inline]
     pub(super) fn advance(&mut self, id: CallId, max_calls: u16) -> bool {
         if id.slot() >= max_calls {
             return false;
@@ -143,6 +146,7 @@ impl Slots {
     }
 
     /// Opens a call in a slot that was reserved or advanced.
+    #[inline]
     pub(super) fn insert(&mut self, id: CallId, open: Open) {
         self.free.pop_if(|slot| *slot == id.slot());
         let slot = &mut self.slots[usize::from(id.slot())];
@@ -151,6 +155,7 @@ impl Slots {
         self.open += 1;
     }
 
+    #[inline]
     pub(super) fn find(&mut self, id: CallId) -> Found<'_> {
         let Some(slot) = self.slots.get_mut(usize::from(id.slot())) else { return Found::Never };
         if id.generation() == slot.generation {
@@ -164,28 +169,27 @@ impl Slots {
         if id.generation() != 0 && slot.generation != 0 && age < 0x8000 { Found::Over } else { Found::Never }
     }
 
-    /// Closes a call; the parts that nobody read are returned with it.
+    /// Closes a call, if it is open, after `last` has seen it and the parts that nobody read.
+    #[inline]
     pub(super) fn remove(
         &mut self,
         id: CallId,
         reuse: bool,
-    ) -> Option<(Open, impl Iterator<Item = Arrived> + '_)> {
-        let slot = self.slots.get_mut(usize::from(id.slot()))?;
-        if slot.generation != id.generation() {
-            return None;
+        last: impl FnOnce(&mut Open, &VecDeque<Arrived>),
+    ) {
+        let Some(slot) = self.slots.get_mut(usize::from(id.slot())) else { return };
+        let Some(open) = slot.open.as_mut().filter(|_| slot.generation == id.generation()) else { return };
+        last(open, &slot.inbox);
+        slot.open = None;
+        if !slot.inbox.is_empty() {
+            slot.inbox.clear();
         }
-        let open = slot.open.take()?;
+        if slot.inbox.capacity() > KEEP_PARTS {
+            slot.inbox.shrink_to(KEEP_PARTS);
+        }
         self.open -= 1;
         if reuse {
             self.free.push(id.slot());
-        }
-        Some((open, slot.inbox.drain(..)))
-    }
-
-    /// Gives back the memory of an emptied inbox that has held many parts.
-    pub(super) fn trim(&mut self, id: CallId) {
-        if let Some(slot) = self.slots.get_mut(usize::from(id.slot())) {
-            slot.inbox.shrink_to(KEEP_PARTS);
         }
     }
 
@@ -197,11 +201,13 @@ impl Slots {
 }
 
 /// The generation after `generation`; never zero, which only a fresh slot has.
+#[inline]
 fn next(generation: u16) -> u16 {
     generation.checked_add(1).unwrap_or(1)
 }
 
 /// The bytes of a body that is there.
+#[inline]
 pub(super) fn landed(body: Body) -> Option<Bytes> {
     match body {
         Body::Here(bytes) => Some(bytes),
@@ -232,7 +238,7 @@ mod tests {
             }
             let future = CallId::new(id.slot(), next(id.generation()));
             assert!(matches!(slots.find(future), Found::Never));
-            assert!(slots.remove(id, true).is_some());
+            slots.remove(id, true, |_, _| {});
             assert!(matches!(slots.find(id), Found::Over));
             previous = Some(id);
         }

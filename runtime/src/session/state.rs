@@ -123,6 +123,7 @@ impl Session {
     }
 
     /// Handlers that have not finished, including those whose callers have gone.
+    #[inline]
     pub fn handlers(&self) -> usize {
         let current = if self.role == Role::Server { self.slots.open() } else { 0 };
         current + self.leavers.len()
@@ -135,11 +136,13 @@ impl Session {
 
     /// Whether a server should go on to read frames. It pauses while cancelled calls leave more handlers behind than
     /// it allows calls, so that opening and cancelling in a loop cannot pile them up.
+    #[inline]
     pub fn accepts(&self) -> bool {
         self.handlers() < 2 * usize::from(self.local.max_calls).max(1)
     }
 
     /// Why the connection takes no new calls, if so.
+    #[inline]
     pub fn closed(&self) -> Option<Status> {
         match &self.phase {
             Phase::Open => None,
@@ -149,18 +152,27 @@ impl Session {
     }
 
     /// Whether the connection takes no new calls.
+    #[inline]
     pub fn is_closing(&self) -> bool {
         !matches!(self.phase, Phase::Open)
     }
 
     /// Whether the connection takes no new calls and the last one has finished.
+    #[inline]
     pub fn is_done(&self) -> bool {
         self.is_closing() && self.is_idle()
     }
 
     /// Whether every call and handler has finished.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.slots.open() == 0 && self.leavers.is_empty()
+    }
+
+    /// Whether there are tasks to wake.
+    #[inline]
+    pub fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
     }
 
     /// Moves the tasks to wake to the end of `woken`.
@@ -190,6 +202,7 @@ impl Session {
         }
     }
 
+    #[inline]
     pub(super) fn note_deadline(&mut self, deadline: Option<Deadline>) {
         if let Some(deadline) = deadline {
             self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
@@ -198,6 +211,7 @@ impl Session {
 
     /// When the driver should call [`handle_deadlines`](Self::handle_deadlines): when the next open call reaches its
     /// deadline, or earlier, since calls that end before theirs are not looked for.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Deadline> {
         self.earliest
     }
@@ -286,16 +300,18 @@ impl Session {
     }
 
     /// Forgets a call and wakes whoever waits for it. Nothing happens when it is over already.
+    #[inline]
     pub(super) fn close(&mut self, id: CallId) {
         let reuse = self.role == Role::Client;
-        let Some((mut open, unread)) = self.slots.remove(id, reuse) else { return };
-        self.held -= open.held;
-        for unread in unread {
-            self.held -= unread.cost;
-            self.waiting -= 1;
-        }
-        self.slots.trim(id);
-        wake_all(&mut open, &mut self.woken);
+        let (held, waiting, woken) = (&mut self.held, &mut self.waiting, &mut self.woken);
+        self.slots.remove(id, reuse, |open, inbox| {
+            *held -= open.held;
+            for unread in inbox.iter() {
+                *held -= unread.cost;
+                *waiting -= 1;
+            }
+            wake_all(open, woken);
+        });
     }
 
     pub(super) fn push_status<L: Link>(&self, link: &mut L, id: CallId, status: &Status) {
@@ -312,11 +328,13 @@ impl Session {
         link.push(&Frame::new(Kind::Data, Flags::END, id, Some((&head, len)), None));
     }
 
+    #[inline]
     pub(super) fn check_head(&self, head: &dyn Encode) -> Result<u16, SendError> {
         let (len, limit) = (head.encoded_len(), usize::from(self.remote.max_head));
         if len > limit { Err(SendError::HeadTooLarge { len, limit }) } else { Ok(len as u16) }
     }
 
+    #[inline]
     pub(super) fn check_message<'a>(
         &self,
         message: &'a dyn Encode,
@@ -332,8 +350,16 @@ pub(super) fn push_control<L: Link>(link: &mut L, kind: Kind, id: CallId, head: 
     link.push(&Frame::new(kind, Flags::NONE, id, head, None));
 }
 
+#[inline]
+pub(super) fn wake(waiting: &mut Option<Waker>, woken: &mut Vec<Waker>) {
+    if let Some(waker) = waiting.take() {
+        woken.push(waker);
+    }
+}
+
+#[inline]
 pub(super) fn wake_all(open: &mut Open, woken: &mut Vec<Waker>) {
-    woken.extend(open.reader.take());
-    woken.extend(open.writer.take());
-    woken.extend(open.observer.take());
+    wake(&mut open.reader, woken);
+    wake(&mut open.writer, woken);
+    wake(&mut open.observer, woken);
 }

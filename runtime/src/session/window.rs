@@ -9,6 +9,7 @@
 pub(crate) const MESSAGE_COST: u64 = 64;
 
 /// What one message of `len` bytes is charged.
+#[inline]
 pub(crate) fn cost(len: u32) -> u64 {
     u64::from(len) + MESSAGE_COST
 }
@@ -18,14 +19,17 @@ pub(crate) fn cost(len: u32) -> u64 {
 pub(crate) struct SendWindow(i64);
 
 impl SendWindow {
+    #[inline]
     pub(crate) fn new(initial: u32) -> Self {
         Self(i64::from(initial))
     }
 
+    #[inline]
     pub(crate) fn is_open(self) -> bool {
         self.0 > 0
     }
 
+    #[inline]
     pub(crate) fn charge(&mut self, cost: u64) {
         self.0 = self.0.saturating_sub_unsigned(cost);
     }
@@ -63,6 +67,7 @@ impl ReceiveWindow {
     ///
     /// Half a window is the threshold: the sender never stalls while the reader keeps up, and a frame is sent at most
     /// twice per window.
+    #[inline]
     pub(crate) fn consume(&mut self, cost: u64) -> Option<u32> {
         self.unreturned += cost;
         if self.unreturned < u64::from(self.initial / 2) {

@@ -17,7 +17,7 @@ use byway_runtime::dispatch::{Drain, Inline, Router};
 use byway_runtime::link::{Body, Link};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Event, Failure, Incoming};
-use byway_runtime::stream::{Inbox, Outbox, ReceivedFrame, empty_slices};
+use byway_runtime::stream::{Inbox, Outbox, empty_slices};
 use byway_runtime::{Alarm, Carrier, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
@@ -51,7 +51,6 @@ pub struct Driver<S> {
     /// Whether calls were left to tasks that may compute for long; see [`Inline::has_handed_over`].
     handed_over: bool,
     phase: Phase,
-    frames: Vec<ReceivedFrame>,
     calls: Vec<Incoming>,
     woken: Vec<Waker>,
 }
@@ -128,7 +127,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             done: false,
             handed_over: false,
             phase: Phase::Running,
-            frames: Vec::new(),
             calls: Vec::new(),
             woken: Vec::new(),
         }
@@ -166,30 +164,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Hands over the frames that were read, and dispatches the calls among them.
     fn receive(&mut self) -> Result<(), Failure> {
-        let malformed = loop {
-            match self.inbox.next_frame() {
-                Ok(Some(frame)) => self.frames.push(frame),
-                Ok(None) => break None,
-                Err(error) => break Some(error),
-            }
-        };
-        if !self.frames.is_empty() {
-            let (frames, calls) = (&mut self.frames, &mut self.calls);
-            self.connection.turn(&mut self.woken, |turn| {
-                turn.work_on();
-                for frame in frames.drain(..) {
-                    let body = if frame.body.is_empty() { Body::None } else { Body::Here(frame.body) };
-                    match turn.frame(&frame.header, frame.head, body)? {
-                        Event::Handled => {}
-                        Event::Call(incoming) => calls.push(incoming),
-                        Event::Closed(failure) => return Err(failure),
-                    }
+        let Some(first) = self.inbox.next_frame()? else { return Ok(()) };
+        let (inbox, calls) = (&mut self.inbox, &mut self.calls);
+        let all_cut = self.connection.turn(&mut self.woken, |turn| {
+            turn.work_on();
+            let mut frame = first;
+            loop {
+                let body = if frame.body.is_empty() { Body::None } else { Body::Here(frame.body) };
+                match turn.frame(&frame.header, frame.head, body)? {
+                    Event::Handled => {}
+                    Event::Call(incoming) => calls.push(incoming),
+                    Event::Closed(failure) => return Err(failure),
                 }
-                Ok(())
-            })?;
-            self.dispatch();
-        }
-        malformed.map_or(Ok(()), |error| Err(error.into()))
+                match inbox.next_frame() {
+                    Ok(Some(next)) => frame = next,
+                    Ok(None) => return Ok(Ok(())),
+                    // What came before it counts.
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+        })?;
+        self.dispatch();
+        Ok(all_cut?)
     }
 
     fn dispatch(&mut self) {
