@@ -243,7 +243,7 @@ pub async fn call<I: Invoke>(
     let (parts, body) = request.into_parts();
     let mut metadata = MetadataMap::from_headers(parts.headers);
     let limit = TimeLimit::take(&invoke, &mut metadata)?;
-    let mut head = Outgoing { path: parts.uri.path(), limit, metadata: &metadata };
+    let mut head = Outgoing { path: parts.uri.path(), limit, metadata: &metadata, max_reply: usize::MAX };
     let mut messages = Messages::within(body);
     let (first, ended) = messages.ready_now().await?;
     let first = first.map(Encoded);

@@ -76,7 +76,8 @@ pub fn unary<I: Invoke, Req: Message, Rep: Message + Default>(
     async move {
         options.check_request(&message)?;
         let limit = TimeLimit::take(invoke, &mut metadata)?;
-        let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+        let mut request =
+            Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
         let mut resends = 0;
         let (head, message) = loop {
             let (mut call, mut reply) = (None, SingleReply::default());
@@ -118,7 +119,8 @@ where
 {
     let (mut metadata, _, messages) = request.into_parts();
     let limit = TimeLimit::take(invoke, &mut metadata)?;
-    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+    let mut request =
+        Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
     let mut call = start(invoke, &mut request, None, false).await?;
     let _upload = Upload::spawn(call.by_ref(), messages, options);
     single_reply(&mut call, options.decoding_limit()).await.map_err(Ended::into_status)
@@ -137,7 +139,8 @@ pub async fn server_streaming<I: Invoke, Req: Message, Rep: Message + Default + 
     let (mut metadata, _, message) = request.into_parts();
     options.check_request(&message)?;
     let limit = TimeLimit::take(invoke, &mut metadata)?;
-    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+    let mut request =
+        Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
     let mut resends = 0;
     loop {
         let call = start(invoke, &mut request, Some(&message), true).await?;
@@ -167,7 +170,8 @@ where
 {
     let (mut metadata, _, messages) = request.into_parts();
     let limit = TimeLimit::take(invoke, &mut metadata)?;
-    let mut request = Outgoing { path: method.path(), limit, metadata: &metadata };
+    let mut request =
+        Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
     let call = start(invoke, &mut request, None, false).await?;
     let upload = Upload::spawn(call.by_ref(), messages, options);
     many_replies(Replies { call, _upload: Some(upload) }, options).await.map_err(Ended::into_status)
@@ -232,6 +236,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) path: &'a str,
     pub(crate) limit: Option<TimeLimit>,
     pub(crate) metadata: &'a MetadataMap,
+    /// Largest message of the reply, in bytes.
+    pub(crate) max_reply: usize,
 }
 
 impl Outgoing<'_> {
@@ -250,7 +256,8 @@ impl Outgoing<'_> {
             return Err(Deadline::status().into());
         }
         let head = RequestHead { path: self.path, timeout, metadata: self.metadata };
-        match invoke.start(&NewCall { head, deadline, message, end, waker: Some(waker) }) {
+        let call = NewCall { head, deadline, message, end, max_reply: self.max_reply, waker: Some(waker) };
+        match invoke.start(&call) {
             Ok(call) => Ok(call),
             Err(StartError::Busy) => Err(Attempt::Busy),
             Err(StartError::Closed(status) | StartError::Failed(status)) => Err(status.into()),

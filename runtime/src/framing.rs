@@ -162,6 +162,11 @@ impl<B: Body<Data = Bytes> + Unpin> Messages<B> {
         }
     }
 
+    /// Accepts no larger messages than this, in bytes.
+    pub fn limit(&mut self, max_message: usize) {
+        self.acceptance.max_message = self.acceptance.max_message.min(max_message);
+    }
+
     /// Whether nothing follows what was returned. `false` says nothing: the end may be on its way.
     pub fn is_at_end(&self) -> bool {
         self.buffered == 0 && self.landing.is_none() && (self.ended || self.body.is_end_stream())

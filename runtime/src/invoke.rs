@@ -116,6 +116,10 @@ pub trait Carrier: Send + Sync + 'static {
     /// See [`SendError`].
     fn poll_send(&self, id: CallId, cx: &mut Context<'_>, part: Part<'_>) -> Poll<Result<(), SendError>>;
 
+    /// Says how large a message the reader of a call takes, in bytes, so that a larger one may be refused before it has
+    /// come. The reader checks in any case.
+    fn limit_messages(&self, _: CallId, _max: usize) {}
+
     /// Ready once the call is over, whoever ended it. A server learns here that its caller has gone.
     fn poll_over(&self, id: CallId, cx: &mut Context<'_>) -> Poll<()>;
 
@@ -187,6 +191,9 @@ pub struct NewCall<'a> {
     pub message: Option<&'a dyn Encode>,
     /// Whether that is everything.
     pub end: bool,
+    /// Largest message that the caller takes, in bytes. What carries the call may refuse a larger one before it has come;
+    /// its reader checks in any case.
+    pub max_reply: usize,
     /// The task that the first reply is to wake, which saves its first poll.
     pub waker: Option<&'a Waker>,
 }
@@ -194,7 +201,7 @@ pub struct NewCall<'a> {
 impl<'a> NewCall<'a> {
     /// A call without deadline, message or end.
     pub fn new(head: RequestHead<'a>) -> Self {
-        Self { head, deadline: None, message: None, end: false, waker: None }
+        Self { head, deadline: None, message: None, end: false, max_reply: usize::MAX, waker: None }
     }
 }
 
@@ -227,6 +234,11 @@ impl Call {
     /// See [`Carrier::finish`].
     pub fn finish(&self, status: &Status) {
         self.call.finish(status);
+    }
+
+    /// See [`Carrier::limit_messages`].
+    pub fn limit_messages(&self, max: usize) {
+        self.call.carrier.limit_messages(self.call.id, max);
     }
 
     /// As a client: takes the next part. The one with an end is the last.

@@ -140,6 +140,7 @@ impl ServerCall {
     pub fn with_settings(mut self, settings: &ServiceSettings) -> Self {
         self.max_request = settings.max_decoding_message_size.unwrap_or(DEFAULT_MAX_DECODING);
         self.max_reply = settings.max_encoding_message_size;
+        self.call.limit_messages(self.max_request);
         self
     }
 

@@ -23,7 +23,7 @@ impl Session {
     /// # Errors
     /// See [`OpenError`]; nothing was sent.
     pub fn open<L: Link>(&mut self, link: &mut L, call: &NewCall<'_>) -> Result<CallId, OpenError> {
-        let NewCall { head, deadline, message, end, waker } = call;
+        let NewCall { head, deadline, message, end, waker, .. } = call;
         if let Some(status) = self.closed() {
             return Err(OpenError::Closed(status));
         }

@@ -200,7 +200,10 @@ impl Invoke for Caller {
             deadline: call.deadline,
             timer: None,
             reader: None,
-            acceptance: self.acceptance.clone(),
+            acceptance: Acceptance {
+                max_message: self.acceptance.max_message.min(call.max_reply),
+                ..self.acceptance.clone()
+            },
             _place: Some(place),
         };
         let stream = Stream::new(outgoing, half);

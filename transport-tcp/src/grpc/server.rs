@@ -399,6 +399,10 @@ impl Carrier for Serving {
         Poll::Ready(Ok(()))
     }
 
+    fn limit_messages(&self, _: CallId, max: usize) {
+        self.rest().messages.limit(max);
+    }
+
     fn poll_over(&self, _: CallId, cx: &mut Context<'_>) -> Poll<()> {
         self.outgoing().poll_closed(cx.waker())
     }
