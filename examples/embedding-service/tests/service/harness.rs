@@ -123,9 +123,13 @@ impl Gate {
 
     /// Waits until so many requests are queued whose callers have not gone.
     pub(crate) async fn until_queued(&self, requests: usize) {
-        while self.engine.queued() != requests {
+        while self.queued() != requests {
             tokio::task::yield_now().await;
         }
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.engine.queued()
     }
 
     /// Whether the model began with a text that nobody asked about yet.

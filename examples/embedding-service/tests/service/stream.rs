@@ -98,6 +98,33 @@ async fn what_is_left_of_a_stream_that_was_dropped_is_not_computed() {
 }
 
 #[tokio::test]
+async fn a_stream_has_a_bounded_number_of_requests_under_way() {
+    /// As the service has it.
+    const MAX_IN_FLIGHT: usize = 64;
+    in_time(async {
+        let (served, gate) = Gate::serve(Settings::default()).await;
+        let client = EmbedClient::new(served.channel().await);
+        let requests = stream::iter(0..3 * MAX_IN_FLIGHT).map(|_| text("x"));
+        let mut replies = client.embed_stream(requests).await.expect("replies").into_inner();
+        let (_, gate) = gate.next().await;
+        // One is with the model. There is room for hundreds in the engine.
+        gate.until_queued(MAX_IN_FLIGHT - 1).await;
+        // Another call goes all the way, so that whatever else the stream would send has come too.
+        client.embed(text("")).await.expect_err("refused");
+        assert_eq!(gate.queued(), MAX_IN_FLIGHT - 1);
+        for _ in 0..3 * MAX_IN_FLIGHT {
+            gate.go();
+        }
+        let mut answers = 0;
+        while replies.message().await.expect("no failure").is_some() {
+            answers += 1;
+        }
+        assert_eq!(answers, 3 * MAX_IN_FLIGHT);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_empty_stream_has_no_answers() {
     in_time(async {
         let served = null(4).await;
