@@ -321,11 +321,14 @@ impl Shared {
         #[cfg(feature = "grpc")]
         match (protocol, &self.web) {
             (Protocol::Http2, web) => {
-                let info = Arc::new(ConnectionInfo { link: "grpc", ..ConnectionInfo::clone(&info) });
-                let (router, web) = (Arc::clone(&self.router), web.clone());
-                let (options, limit) = (self.options, self.handshake_timeout);
-                let served =
-                    byway_tcp::grpc::serve(stream, first, info, options, router, web, limit, self.drain());
+                let host = byway_tcp::grpc::Host {
+                    router: Arc::clone(&self.router),
+                    web: web.clone(),
+                    info: Arc::new(ConnectionInfo { link: "grpc", ..ConnectionInfo::clone(&info) }),
+                    options: self.options,
+                    settings_timeout: self.handshake_timeout,
+                };
+                let served = byway_tcp::grpc::serve(stream, first, host, self.drain());
                 return match served.await {
                     Ok(()) => tracing::debug!(%peer, "the HTTP/2 connection is over"),
                     Err(reason) => tracing::debug!(%peer, reason, "the HTTP/2 connection is over"),

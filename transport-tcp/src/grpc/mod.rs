@@ -4,15 +4,17 @@
 //! native path uses too. Policy (deadlines, admission, panics, cardinality) lives above both; here are only the rules of
 //! gRPC over HTTP/2. hyper runs one task per open call, so calls share no lock but hyper's own.
 
+mod calling;
 mod client;
 mod headers;
 mod outgoing;
 mod peer;
 mod server;
+mod serving;
 mod status;
 
 pub use client::{Caller, ConnectError, connect};
-pub use server::{Served, serve};
+pub use server::{Host, Served, serve};
 
 use byway_runtime::Limits;
 

@@ -11,8 +11,12 @@ use std::task::{Context, Poll, Waker};
 use byway_runtime::Encode;
 use byway_runtime::framing::append_framed;
 use byway_runtime::output::Segments;
+use byway_runtime::session::CallId;
 use http::HeaderMap;
 use http_body::Frame;
+
+/// The only call of its carrier.
+pub(super) const THIS: CallId = CallId(0);
 
 /// Small messages that may wait together, in bytes.
 const SMALL: usize = 4096;

@@ -1,6 +1,6 @@
 //! Answers gRPC clients: a connection of HTTP/2 as calls of byway's dispatch.
 //!
-//! Owns [`serve`] and the server's side of a call. A handler is polled by the task that hyper runs for its request until
+//! Owns [`serve`]. A handler is polled by the task that hyper runs for its request until
 //! the reply begins, and by one of its own from then on; most unary calls never have one. Invariants: every call that
 //! was dispatched gets exactly one end; after the drain's time is over nothing of the connection is left running.
 
@@ -8,8 +8,8 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,9 +17,9 @@ use byway_runtime::adapter::HttpService;
 use byway_runtime::dispatch::{Drain, Inline, Router};
 use byway_runtime::framing::{Acceptance, Budget, Messages};
 use byway_runtime::output::Segments;
-use byway_runtime::session::{CallId, Incoming, Metadata};
-use byway_runtime::{Carrier, ConnectionInfo, End, Inbound, Part, SendError};
-use http::header::{ALLOW, CONTENT_TYPE};
+use byway_runtime::session::Incoming;
+use byway_runtime::{Carrier, ConnectionInfo};
+use http::header::ALLOW;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use hyper::body::Incoming as RequestBody;
@@ -30,12 +30,10 @@ use slab::Slab;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
-use super::headers::{
-    ACCEPT_ENCODING, GRPC, IDENTITY, Refusal, is_grpc, over, received_head, reply_end, reply_head,
-};
-use super::outgoing::{Outgoing, Sending, Stream, register};
+use super::headers::{ACCEPT_ENCODING, IDENTITY, Refusal, is_grpc, received_head, reply_end};
+use super::outgoing::{Outgoing, Sending, Stream, THIS};
+use super::serving::{ServerHalf, Serving, alone};
 use super::status::request_failed;
 use super::{MAX_FRAME, call_window, connection_window};
 use crate::options::Options;
@@ -45,34 +43,30 @@ use crate::wire::{FrameWatch, Settings, Sign, Wire};
 /// How long a connection may take to say its last words once its calls were ended.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What the pseudo-header of a reply counts, in bytes.
-const STATUS_LINE: usize = 42;
-
-/// The only call of its carrier.
-const THIS: CallId = CallId(0);
-
 /// A connection that is being served, until it is over: why it broke, in words, unless it was closed in good order.
 pub type Served = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// Serves a connection whose first bytes, the preface of HTTP/2 or a part of it, were read already. Requests that are not
-/// gRPC go to `web`. A client whose settings, the second half of its preface, do not come within `settings_timeout` is cut
-/// off.
-#[expect(clippy::too_many_arguments, reason = "each is of another kind, and this is called in one place")]
-pub fn serve<S>(
-    io: S,
-    first: Bytes,
-    info: Arc<ConnectionInfo>,
-    options: Options,
-    router: Arc<Router>,
-    web: Option<Arc<HttpService>>,
-    settings_timeout: Duration,
-    drain: Drain,
-) -> Served
+/// What a connection is served with.
+pub struct Host {
+    /// Answers calls.
+    pub router: Arc<Router>,
+    /// Answers requests that are not gRPC.
+    pub web: Option<Arc<HttpService>>,
+    /// The connection.
+    pub info: Arc<ConnectionInfo>,
+    /// What this side accepts, and how a dead peer is noticed.
+    pub options: Options,
+    /// How long the client's settings, the second half of its preface, may take.
+    pub settings_timeout: Duration,
+}
+
+/// Serves a connection whose first bytes, the preface of HTTP/2 or a part of it, were read already.
+pub fn serve<S>(io: S, first: Bytes, host: Host, drain: Drain) -> Served
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Options { limits, keepalive } = options;
-    let limits = &limits;
+    let Host { router, web, info, options, settings_timeout } = host;
+    let Options { limits, keepalive } = &options;
     let shared = Arc::new(Shared {
         router,
         info,
@@ -165,8 +159,6 @@ struct Shared {
     open: Mutex<Slab<Weak<Serving>>>,
 }
 
-type Serving = Stream<ServerHalf>;
-
 impl Shared {
     async fn answer(self: Arc<Self>, request: Request<RequestBody>) -> Result<Response<Reply>, Infallible> {
         if let Some(web) = &self.web
@@ -254,172 +246,6 @@ impl Drop for OpenCall {
     }
 }
 
-// ---- One call ----
-
-/// What a server keeps of a call beside what it sends.
-struct ServerHalf {
-    messages: Messages<RequestBody>,
-    /// Whether the end of the request, or its failure, was handed over.
-    received: bool,
-    answer: Answer,
-    max_headers: usize,
-    /// hyper's task, which waits for the reply to begin.
-    waiting: Option<Waker>,
-}
-
-/// How far the reply is.
-enum Answer {
-    Nothing,
-    /// Its headers are there, for hyper to take.
-    Begun(HeaderMap),
-    Taken,
-}
-
-impl ServerHalf {
-    fn new(messages: Messages<RequestBody>, max_headers: usize) -> Self {
-        Self { messages, received: false, answer: Answer::Nothing, max_headers, waiting: None }
-    }
-
-    /// # Errors
-    /// Headers that are larger than the client accepts.
-    fn check(&self, headers: &HeaderMap) -> Result<(), SendError> {
-        let limit = self.max_headers;
-        over(headers, STATUS_LINE, limit).map_or(Ok(()), |len| Err(SendError::HeadTooLarge { len, limit }))
-    }
-
-    fn has_not_begun(&self) -> bool {
-        matches!(self.answer, Answer::Nothing)
-    }
-
-    fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<HeaderMap> {
-        match std::mem::replace(&mut self.answer, Answer::Taken) {
-            Answer::Begun(headers) => Poll::Ready(headers),
-            other => {
-                self.answer = other;
-                register(&mut self.waiting, cx.waker());
-                Poll::Pending
-            }
-        }
-    }
-
-    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Inbound> {
-        if self.received {
-            let over = End::Outcome(Err(Status::cancelled("the call is over")));
-            return Poll::Ready(Inbound { end: Some(over), ..Inbound::default() });
-        }
-        let Poll::Ready(next) = self.messages.poll_message(cx) else { return Poll::Pending };
-        let (message, end) = match next {
-            Ok(Some(message)) => (Some(message), self.messages.is_at_end().then(|| Ok(Metadata::default()))),
-            Ok(None) => (None, Some(Ok(Metadata::default()))),
-            Err(status) => (None, Some(Err(status))),
-        };
-        self.received = end.is_some();
-        Poll::Ready(Inbound { head: None, message, end: end.map(End::Outcome) })
-    }
-}
-
-impl Serving {
-    /// Ends the call with `status` unless it has ended.
-    fn end(&self, status: &Status) {
-        let mut outgoing = self.outgoing();
-        if outgoing.is_closed() {
-            return;
-        }
-        let mut half = self.rest();
-        let mut headers = reply_end(Err(status));
-        if let Err(error) = half.check(&headers) {
-            headers = reply_end(Err(&error.status()));
-        }
-        if half.has_not_begun() {
-            half.answer = Answer::Begun(alone(headers));
-            outgoing.end(None);
-        } else {
-            outgoing.end(Some(headers));
-        }
-        self.wake(outgoing, half);
-    }
-
-    /// Wakes hyper's task, wherever it waits. The order of the locks is the same everywhere.
-    fn wake(&self, mut outgoing: MutexGuard<'_, Outgoing>, mut half: MutexGuard<'_, ServerHalf>) {
-        let woken = [outgoing.take_reader(), half.waiting.take()];
-        drop(half);
-        drop(outgoing);
-        woken.into_iter().flatten().for_each(Waker::wake);
-    }
-}
-
-impl Carrier for Serving {
-    fn poll_receive(&self, _: CallId, cx: &mut Context<'_>) -> Poll<Inbound> {
-        self.rest().poll_receive(cx)
-    }
-
-    fn poll_send(&self, _: CallId, cx: &mut Context<'_>, part: Part<'_>) -> Poll<Result<(), SendError>> {
-        let message = part.message.map(|message| (message, message.encoded_len()));
-        if let Some((_, len)) = message
-            && u32::try_from(len).is_err()
-        {
-            return Poll::Ready(Err(SendError::TooLarge { len, limit: u32::MAX as usize }));
-        }
-        let mut outgoing = self.outgoing();
-        if outgoing.is_closed() {
-            return Poll::Ready(Err(SendError::Over));
-        }
-        let mut half = self.rest();
-        let begins = half.has_not_begun();
-        // An end that nothing comes before is in the headers, and is all there is.
-        let is_alone = message.is_none() && part.head.is_none_or(MetadataMap::is_empty) && part.end.is_some();
-        let head = (begins && !is_alone).then(|| reply_head(part.head));
-        let end = part.end.map(reply_end);
-        for headers in head.iter().chain(&end) {
-            if let Err(error) = half.check(headers) {
-                return Poll::Ready(Err(error));
-            }
-        }
-        if let Some((message, len)) = message {
-            if !outgoing.has_room(len, cx.waker()) {
-                return Poll::Pending;
-            }
-            outgoing.push(message, len);
-        }
-        match (head, end) {
-            (None, Some(end)) if begins => {
-                half.answer = Answer::Begun(alone(end));
-                outgoing.end(None);
-            }
-            (head, end) => {
-                if let Some(head) = head {
-                    half.answer = Answer::Begun(head);
-                }
-                if end.is_some() {
-                    outgoing.end(end);
-                }
-            }
-        }
-        self.wake(outgoing, half);
-        Poll::Ready(Ok(()))
-    }
-
-    fn limit_messages(&self, _: CallId, max: usize) {
-        self.rest().messages.limit(max);
-    }
-
-    fn poll_over(&self, _: CallId, cx: &mut Context<'_>) -> Poll<()> {
-        self.outgoing().poll_closed(cx.waker())
-    }
-
-    fn finish(&self, _: CallId, status: &Status) {
-        self.end(status);
-        let observer = self.outgoing().take_observer();
-        observer.into_iter().for_each(Waker::wake);
-    }
-
-    fn abandon(&self, _: CallId, status: &Status) {
-        self.end(status);
-    }
-}
-
-// ---- Replies ----
-
 /// The body of any reply.
 enum Reply {
     Call(Sending<ServerHalf>),
@@ -449,12 +275,6 @@ impl Body for Reply {
             Self::Web(body) => body.is_end_stream(),
         }
     }
-}
-
-/// The headers of a reply that consists of its end.
-fn alone(mut headers: HeaderMap) -> HeaderMap {
-    headers.insert(CONTENT_TYPE, GRPC);
-    headers
 }
 
 /// A reply that consists of its end.
