@@ -4,6 +4,7 @@
 //! no peer holds a connection that it does not use. Every server is on a free loopback port.
 
 mod beginnings;
+mod channels;
 #[path = "../server/harness.rs"]
 mod harness;
 #[path = "../hostile/raw.rs"]
