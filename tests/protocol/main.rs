@@ -6,6 +6,7 @@
 //! is on a free loopback port.
 
 mod endings;
+mod floods;
 mod framing;
 #[path = "../server/harness.rs"]
 mod harness;

@@ -46,9 +46,10 @@ impl Served {
         }
     }
 
-    /// Drains it and waits until it has ended.
-    pub(crate) async fn stop(mut self) {
+    /// Drains it and waits until it has ended. The journal is then complete.
+    pub(crate) async fn stop(mut self) -> Journal {
         self.drain();
         soon(&mut self.task).await.expect("the server does not panic");
+        self.journal
     }
 }

@@ -221,7 +221,10 @@ impl Wire {
     }
 
     pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
-        let (send, connection) = soon(h2::client::handshake(stream)).await.expect("a preface is sent");
+        // Room enough beside a stream that nobody reads.
+        let mut settings = h2::client::Builder::new();
+        settings.initial_connection_window_size(1 << 20);
+        let (send, connection) = soon(settings.handshake(stream)).await.expect("a preface is sent");
         Self { send, connection: tokio::spawn(connection) }
     }
 
