@@ -9,5 +9,6 @@ mod channels;
 mod harness;
 #[path = "../hostile/raw.rs"]
 mod raw;
+mod router;
 #[path = "../protocol/wire.rs"]
 mod wire;
