@@ -25,6 +25,8 @@ const CLOSING: &str = "tonic's client says CANCELLED or UNKNOWN when it meets a 
 const NOT_AGAIN: &str =
     "tonic's channel sends no call again, and may send the next one by a connection that is lost";
 
+const REFUSED: &str = "a server's h2 may count a call that was reset for a moment more and refuse the next, which tonic does not send again";
+
 /// With tonic's client.
 pub(crate) const TONIC_CLIENT: Exclusions = &[
     ("a_budget_bounds_what_waits_over_all_calls", BUDGET),
@@ -74,6 +76,8 @@ pub(crate) const TONIC_CLIENT: Exclusions = &[
     ("an_idle_connection_is_let_go", CLOSING),
     ("new_calls_fail_when_there_is_no_other_server", CLOSING),
     ("a_call_that_waits_for_its_turn_is_told", CLOSING),
+    ("a_waiting_call_can_be_dropped", REFUSED),
+    ("cancelled_calls_make_room_for_new_ones", REFUSED),
     ("new_calls_move_on_to_the_next_server", NOT_AGAIN),
     ("calls_that_are_open_when_the_server_is_lost_fail_and_later_ones_do_not", NOT_AGAIN),
 ];
