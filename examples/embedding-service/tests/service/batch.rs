@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use byway::Code;
 use embedding_service::Embeddings;
+use embedding_service::engine::Settings;
 use embedding_service::pb::byway::embedding::v1::EmbedBatchRequest;
 use embedding_service::pb::byway::embedding::v1::batch_embed_client::BatchEmbedClient;
 use embedding_service::pb::tei::v1::embed_client::EmbedClient;
 
-use crate::harness::{in_time, null, real, text};
+use crate::harness::{Gate, in_time, null, real, text};
 
 fn batch<const N: usize>(inputs: [&str; N]) -> EmbedBatchRequest {
     EmbedBatchRequest { inputs: inputs.map(str::to_owned).to_vec(), ..Default::default() }
@@ -95,6 +96,25 @@ async fn options_hold_for_all_texts() {
         let raw = embed(EmbedBatchRequest { normalize: Some(false), ..batch(["a"]) }).await;
         let length = raw.as_slice().iter().map(|value| value * value).sum::<f32>().sqrt();
         assert!(length > 2.0, "{length}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_with_all_it_allows_refuses_batches_at_once() {
+    in_time(async {
+        let (served, gate) =
+            Gate::serve(Settings { max_concurrent_requests: 1, ..Settings::default() }).await;
+        let client = BatchEmbedClient::new(served.channel().await);
+        let first = tokio::spawn({
+            let client = client.clone();
+            async move { client.embed_batch(batch(["first"])).await }
+        });
+        let (_, gate) = gate.next().await;
+        let status = client.embed_batch(batch(["second"])).await.expect_err("refused");
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "Model is overloaded"));
+        gate.go();
+        first.await.expect("no panic").expect("a reply");
     })
     .await;
 }
