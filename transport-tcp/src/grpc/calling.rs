@@ -18,7 +18,7 @@ use tokio::time::Sleep;
 use tonic::Status;
 
 use super::headers::{ReplyHead, received_end, received_reply};
-use super::outgoing::{Sending, Stream, register};
+use super::outgoing::{Sending, Stream};
 use super::peer::Place;
 use super::status::{failure, reply_failed};
 
@@ -81,9 +81,6 @@ impl ClientHalf {
                 Inbound { end: Some(End::Outcome(Err(status))), ..Inbound::default() }
             }
         };
-        if arrived.end.is_some() {
-            self.close();
-        }
         Poll::Ready(arrived)
     }
 
@@ -109,12 +106,6 @@ impl ClientHalf {
         let Some(deadline) = self.deadline else { return Poll::Pending };
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.at())));
         timer.as_mut().poll(cx)
-    }
-
-    fn close(&mut self) {
-        self.phase = Phase::Over;
-        self.timer = None;
-        self._place = None;
     }
 }
 
@@ -170,19 +161,24 @@ impl Calling {
 
 impl Carrier for Calling {
     fn poll_receive(&self, _: CallId, cx: &mut Context<'_>) -> Poll<Inbound> {
-        let passed = {
+        let arrived = {
             let mut half = self.rest();
+            // Whoever asks need not be woken for what it is told now.
+            half.reader = None;
             match half.poll_reply(cx) {
-                Poll::Ready(arrived) => return Poll::Ready(arrived),
+                Poll::Ready(arrived) => arrived,
                 Poll::Pending => {
-                    register(&mut half.reader, cx.waker());
-                    half.poll_deadline(cx)
+                    half.reader = Some(cx.waker().clone());
+                    ready!(half.poll_deadline(cx));
+                    Inbound { end: Some(End::Outcome(Err(Deadline::status()))), ..Inbound::default() }
                 }
             }
         };
-        ready!(passed);
-        self.give_up(None);
-        Poll::Ready(Inbound { end: Some(End::Outcome(Err(Deadline::status()))), ..Inbound::default() })
+        if arrived.end.is_some() {
+            // With its end the call is over, also when the server has not waited for all requests.
+            self.give_up(None);
+        }
+        Poll::Ready(arrived)
     }
 
     fn poll_send(&self, _: CallId, cx: &mut Context<'_>, part: Part<'_>) -> Poll<Result<(), SendError>> {

@@ -90,14 +90,14 @@ impl Outgoing {
         self.phase = Phase::Ended;
     }
 
-    /// Whether the whole of it is known and there is nothing to send.
-    pub(super) fn is_empty_for_good(&self) -> bool {
+    /// Whether nothing is left to send, and nothing will be.
+    pub(super) fn is_all_sent(&self) -> bool {
         self.phase == Phase::Ended && self.messages.is_empty() && self.trailers.is_none()
     }
 
-    /// Gives the call up: nothing more is sent, and the peer is told.
+    /// Gives the call up: nothing more is sent, and the peer is told unless it has everything.
     pub(super) fn reset(&mut self) {
-        if self.phase != Phase::Gone {
+        if self.phase != Phase::Gone && !self.is_all_sent() {
             self.phase = Phase::Reset;
             self.messages = Segments::default();
         }
@@ -194,7 +194,7 @@ impl<T> http_body::Body for Sending<T> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.outgoing().is_empty_for_good()
+        self.0.outgoing().is_all_sent()
     }
 }
 
