@@ -1,6 +1,8 @@
 //! Maintenance commands, run as `cargo xtask <command>`.
 
+mod build;
 mod guest;
+mod outcome;
 
 use std::process::{Command, ExitCode};
 
@@ -17,8 +19,8 @@ fn main() -> ExitCode {
     match args.next().as_deref() {
         Some("test") => test(args.collect()),
         Some("guest") => guest::command(args.collect()),
-        Some("bench-verbs") => guest::jobs::bench_verbs(),
-        Some("abi") => guest::jobs::abi(),
+        Some("bench-verbs") => outcome::run_all([guest::jobs::bench_verbs]),
+        Some("abi") => outcome::run_all([guest::jobs::abi]),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
 /// Runs the workspace's tests; further arguments go to `cargo test`. Then the RDMA tests in the guest.
 fn test(args: Vec<String>) -> ExitCode {
     match cargo(["test", "--workspace"]).args(args).status() {
-        Ok(status) if status.success() => guest::jobs::run(),
+        Ok(status) if status.success() => outcome::run_all([guest::jobs::run]),
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: cargo could not be started: {error}");
