@@ -1,12 +1,17 @@
 //! Maintenance commands, run as `cargo xtask <command>`.
 
+mod build;
 mod guest;
+mod outcome;
+mod third_party;
 
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask <command>
 
-  test    runs every test of the workspace, and the RDMA tests in a guest
+  test    runs every test of the workspace, the third-party clients, and the RDMA tests in a guest
+  third-party
+          calls embedding-service with grpcio and grpcurl (needs python3 with venv, and a network once)
   guest   runs a command in a virtual machine that has a Soft-RoCE device
   bench-verbs
           compares the verbs layer with perftest in one guest
@@ -17,8 +22,9 @@ fn main() -> ExitCode {
     match args.next().as_deref() {
         Some("test") => test(args.collect()),
         Some("guest") => guest::command(args.collect()),
-        Some("bench-verbs") => guest::jobs::bench_verbs(),
-        Some("abi") => guest::jobs::abi(),
+        Some("third-party") => outcome::run_all([third_party::run]),
+        Some("bench-verbs") => outcome::run_all([guest::jobs::bench_verbs]),
+        Some("abi") => outcome::run_all([guest::jobs::abi]),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -26,10 +32,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the workspace's tests; further arguments go to `cargo test`. Then the RDMA tests in the guest.
+/// Runs the workspace's tests; further arguments go to `cargo test`. Then what may be missing here: the third-party
+/// clients, and last the RDMA tests in the guest, so that the log ends with the count of the NIC suite.
 fn test(args: Vec<String>) -> ExitCode {
     match cargo(["test", "--workspace"]).args(args).status() {
-        Ok(status) if status.success() => guest::jobs::run(),
+        Ok(status) if status.success() => outcome::run_all([third_party::run, guest::jobs::run]),
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: cargo could not be started: {error}");

@@ -1,15 +1,15 @@
 //! What runs in the guest: the RDMA tests, the checks against other programs, and the comparison with perftest.
 //!
-//! Owns the decision that a missing guest is an error. Invariant: under `CI=true` a run that could not use the guest
-//! fails. Never lets a skipped test look like a passed one.
+//! Owns which programs are built for the guest, and in what order they run. Invariant: whatever keeps a job from the guest
+//! is an error, of which only a missing QEMU is excusable. Never lets a skipped test look like a passed one.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::{env, fs};
+use std::process::Command;
 
 use super::boot::Job;
 use super::{GuestError, run as run_job};
-use crate::cargo;
+use crate::outcome::Outcome;
+use crate::{build, cargo};
 
 /// The crate whose tests need a device.
 const CRATE: &str = "byway-rdma";
@@ -24,7 +24,7 @@ const BENCH: &str = include_str!("bench.sh");
 const ABI_CHECK: &str = "transport-rdma/abi-check";
 
 /// Runs the RDMA tests in the guest. The NIC suite comes last, so the log ends with its count.
-pub(crate) fn run() -> ExitCode {
+pub(crate) fn run() -> Outcome {
     conclude("RDMA tests", rdma_tests())
 }
 
@@ -44,7 +44,7 @@ fn rdma_tests() -> Result<u8, GuestError> {
 }
 
 /// Compares the verbs layer with perftest.
-pub(crate) fn bench_verbs() -> ExitCode {
+pub(crate) fn bench_verbs() -> Outcome {
     conclude("benchmarks", bench())
 }
 
@@ -58,7 +58,7 @@ fn bench() -> Result<u8, GuestError> {
 }
 
 /// Checks our C layouts against `ibverbs-sys` and exchanges messages with the `ibverbs` crate.
-pub(crate) fn abi() -> ExitCode {
+pub(crate) fn abi() -> Outcome {
     conclude("ABI checks", abi_checks())
 }
 
@@ -85,46 +85,13 @@ fn build(folder: &Path, args: &[&str]) -> Result<PathBuf, GuestError> {
         command.env("CARGO_PROFILE_RELEASE_LTO", "fat");
         command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     }
-    command.current_dir(folder).args(args).args(["--locked", "--message-format=json"]);
-    let output = command.stderr(Stdio::inherit()).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let executable = executable(&text).map(PathBuf::from);
-    match (output.status.success(), executable) {
-        (true, Some(path)) => Ok(fs::canonicalize(path)?),
-        _ => Err(GuestError::Prepare(format!("cargo could not build {}", args.join(" ")))),
-    }
+    Ok(build::executable(command.current_dir(folder).args(args))?)
 }
 
-/// The last executable that cargo's messages name.
-fn executable(messages: &str) -> Option<&str> {
-    let key = "\"executable\":\"";
-    let start = messages.rfind(key)? + key.len();
-    messages[start..].split('"').next()
-}
-
-fn conclude(what: &str, result: Result<u8, GuestError>) -> ExitCode {
-    let error = match result {
-        Ok(code) => return ExitCode::from(code),
-        Err(error) => error,
-    };
-    eprintln!("*** The {what} did NOT run: {error}.");
-    // Only a missing QEMU is a state that a developer's machine may be in.
-    let excusable = matches!(error, GuestError::NoQemu);
-    if !excusable || env::var("CI").is_ok_and(|value| value == "true") {
-        return ExitCode::FAILURE;
-    }
-    eprintln!("*** Everything else passed. With CI=true this is a failure.");
-    ExitCode::SUCCESS
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_executable_is_found_in_the_messages() {
-        let messages = "{\"executable\":null}\n{\"x\":1,\"executable\":\"/a b/c\",\"fresh\":true}\n{\"executable\":null}\n";
-        assert_eq!(executable(messages), Some("/a b/c"));
-        assert_eq!(executable("{\"executable\":null}"), None);
+fn conclude(what: &str, result: Result<u8, GuestError>) -> Outcome {
+    match result {
+        Ok(status) => Outcome::of(status),
+        // Only a missing QEMU is a state that a developer's machine may be in.
+        Err(error) => Outcome::did_not_run(what, &error, matches!(error, GuestError::NoQemu)),
     }
 }
