@@ -311,6 +311,10 @@ impl Shared {
             Err(_) => {
                 return tracing::warn!(%peer, "cut off: it said no hello in {:?}", self.handshake_timeout);
             }
+            // A probe of the port, or a client that thought better of it.
+            Ok(Err(native::ConnectError::Closed)) => {
+                return tracing::debug!(%peer, "it closed the connection before it had said what it speaks");
+            }
             Ok(Err(error)) => return tracing::warn!(%peer, %error, "no connection"),
             Ok(Ok(Begun::Native(driver))) => {
                 let failure = driver.await;

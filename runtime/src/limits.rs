@@ -9,7 +9,8 @@ pub struct Limits {
     /// Largest message, in bytes. Default 64 MiB. A service's own limit (4 MiB as in tonic, unless set) is
     /// checked on top of it.
     pub max_message: u32,
-    /// Largest head of a frame (path and metadata), in bytes. Default 16 KiB, at least 256, at most 65,535.
+    /// Largest head of a frame (path and metadata), in bytes. Default 16 KiB, at least 256, at most 65,535. Over HTTP/2 it
+    /// is the largest list of headers, and a peer that sends more than four times as much loses its connection.
     pub max_head: u16,
     /// Calls that the peer may have open at once. Default 1,024, at most 65,535. A client's is zero: nobody calls it.
     pub max_calls: u16,

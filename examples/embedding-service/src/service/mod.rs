@@ -11,6 +11,7 @@ mod info;
 mod unbuilt;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use byway::{InterceptedService, Server, ServerBuilder};
 use tonic_health::ServingStatus;
@@ -34,6 +35,10 @@ pub const SERVING: [&str; 3] = ["tei.v1.Info", "tei.v1.Embed", "byway.embedding.
 /// Services that answer every call with UNIMPLEMENTED.
 pub const NOT_SERVING: [&str; 3] = ["tei.v1.Predict", "tei.v1.Rerank", "tei.v1.Tokenize"];
 
+/// How long open calls may take once the server was told to stop. Less than the 30 s after which Kubernetes kills: a watch of
+/// the health service never ends by itself.
+const DRAIN: Duration = Duration::from_secs(20);
+
 /// What a server says and asks for, beside its engine.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -52,7 +57,7 @@ pub async fn server(
     options: Options,
 ) -> Result<ServerBuilder, tonic_reflection::server::Error> {
     let auth = options.api_key.as_deref().map(Auth::new);
-    let mut server = Server::builder();
+    let mut server = Server::builder().drain_timeout(DRAIN);
     macro_rules! add {
         ($service:expr) => {
             server = match &auth {
