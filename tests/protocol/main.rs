@@ -12,6 +12,7 @@ mod framing;
 mod harness;
 mod heads;
 mod outgoing;
+mod places;
 mod replies;
 mod resets;
 mod scripted;
