@@ -8,7 +8,7 @@ use std::time::Duration;
 use byway::{Code, Limits, Request, Server, Transport};
 use byway_test_support::test::v1::echo_client::EchoClient;
 
-use crate::harness::{Running, soon, story_on_one_thread};
+use crate::harness::{Running, soon, story, story_on_one_thread};
 use crate::wire::text;
 
 async fn poll_once<F: Future>(call: &mut Pin<Box<F>>) -> Poll<F::Output> {
@@ -45,5 +45,32 @@ fn a_place_that_is_not_taken_goes_to_the_next_who_waits() {
             soon(patient).await.expect("the place is free");
             server.stop().await;
         }
+    });
+}
+
+/// As many as may be open may also be given up at once.
+#[test]
+fn calls_that_are_given_up_together_cost_no_other() {
+    story(async {
+        let server = Running::start().await;
+        let channel = server.channel().transport(Transport::Grpc).connect();
+        let client = EchoClient::new(soon(channel).await.expect("a connection"));
+        let holder = client.clone();
+        let held = tokio::spawn(async move { holder.unary(text("hold")).await });
+        server.probe.entered(1).await;
+        for pause in 0..50 {
+            let mut calls: Vec<_> = (0..200).map(|_| Box::pin(client.unary(text("hold")))).collect();
+            for call in &mut calls {
+                assert!(poll_once(call).await.is_pending());
+            }
+            // Whether they are on their way when they are dropped differs from round to round.
+            for _ in 0..pause {
+                tokio::task::yield_now().await;
+            }
+        }
+        server.probe.release(1 << 20);
+        soon(held).await.expect("no panic").expect("a reply");
+        drop(client);
+        server.stop().await;
     });
 }

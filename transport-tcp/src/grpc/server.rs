@@ -43,6 +43,10 @@ use crate::wire::{FrameWatch, Settings, Sign, Wire};
 /// How long a connection may take to say its last words once its calls were ended.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// How many calls a client may reset before this side has looked at them, whatever number it may have open: what hyper
+/// allows. Beyond it the connection ends, and all its calls with it.
+const LEAST_RESETS: usize = 20;
+
 /// A connection that is being served, until it is over: why it broke, in words, unless it was closed in good order.
 pub type Served = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
@@ -88,6 +92,8 @@ where
         .initial_connection_window_size(connection_window(limits))
         .max_frame_size(MAX_FRAME)
         .max_concurrent_streams(u32::from(limits.max_calls))
+        // As many as a client may have open it may also give up at once.
+        .max_pending_accept_reset_streams(usize::from(limits.max_calls).max(LEAST_RESETS))
         .max_header_list_size(u32::from(limits.max_head))
         .keep_alive_interval(keepalive.interval)
         .keep_alive_timeout(keepalive.timeout);
