@@ -104,7 +104,10 @@ where
     let watching = Arc::clone(&shared);
     let watch = FrameWatch::after_preface(move |sign| {
         if let Sign::Settings(Settings { headers, .. }) = sign {
-            watching.max_headers.store(headers.unwrap_or(u32::MAX), Ordering::Relaxed);
+            // What settings do not name stays as it is.
+            if let Some(headers) = headers {
+                watching.max_headers.store(headers, Ordering::Relaxed);
+            }
             watching.greeted.notify_one();
         }
     });
