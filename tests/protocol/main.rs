@@ -11,6 +11,7 @@ mod framing;
 #[path = "../server/harness.rs"]
 mod harness;
 mod heads;
+mod letting_go;
 mod outgoing;
 mod places;
 mod replies;

@@ -194,7 +194,7 @@ impl Invoke for Caller {
         *request.headers_mut() = headers;
         // hyper begins with it when its task is next polled, whether or not anybody waits for the response.
         let response = self.sender.clone().try_send_request(request);
-        stream.rest().wait_for(Box::pin(response));
+        stream.rest().wait_for(Box::pin(response), Arc::downgrade(&stream));
         Ok(Call::new(CallRef::new(stream, THIS)))
     }
 

@@ -15,6 +15,8 @@ use byway_runtime::session::CallId;
 use http::HeaderMap;
 use http_body::Frame;
 
+use super::peer::Place;
+
 /// The only call of its carrier.
 pub(super) const THIS: CallId = CallId(0);
 
@@ -34,6 +36,8 @@ pub(super) struct Outgoing {
     writer: Option<Waker>,
     /// Who waits for the call to be over.
     observer: Option<Waker>,
+    /// The place of a call that its client has given up, for as long as hyper has to do with it.
+    place: Option<Place>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +62,7 @@ impl Outgoing {
             reader: None,
             writer: None,
             observer: None,
+            place: None,
         }
     }
 
@@ -103,6 +108,15 @@ impl Outgoing {
         }
     }
 
+    /// Keeps the place of a call that was given up until hyper lets go of it; returns it when hyper has.
+    pub(super) fn keep(&mut self, place: Option<Place>) -> Option<Place> {
+        if place.is_none() || self.phase == Phase::Gone {
+            return place;
+        }
+        self.place = place;
+        None
+    }
+
     /// Ready once nothing more may be appended, whoever saw to that.
     pub(super) fn poll_closed(&mut self, waker: &Waker) -> Poll<()> {
         if self.is_closed() {
@@ -115,6 +129,11 @@ impl Outgoing {
     /// hyper's task, which is to be woken after something was appended.
     pub(super) fn take_reader(&mut self) -> Option<Waker> {
         self.reader.take()
+    }
+
+    /// Everybody who waits for something.
+    pub(super) fn take_waiting(&mut self) -> [Option<Waker>; 3] {
+        [self.reader.take(), self.writer.take(), self.observer.take()]
     }
 
     /// Who waits for the call to be over.
@@ -200,11 +219,11 @@ impl<T> http_body::Body for Sending<T> {
 
 impl<T> Drop for Sending<T> {
     fn drop(&mut self) {
-        let woken = {
+        let (woken, _place) = {
             let mut outgoing = self.0.outgoing();
             outgoing.phase = Phase::Gone;
             outgoing.messages = Segments::default();
-            [outgoing.writer.take(), outgoing.observer.take()]
+            (outgoing.take_waiting(), outgoing.place.take())
         };
         woken.into_iter().flatten().for_each(Waker::wake);
     }
