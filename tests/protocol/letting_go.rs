@@ -1,27 +1,91 @@
 //! Calls that one side lets go of while the other has more to say, to take or to wait for.
 
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use byway::metadata::MetadataValue;
-use byway::{Channel, Code, Request};
+use byway::{Channel, Code, Request, Transport};
 use byway_test_support::test::v1::EchoRequest;
 use byway_test_support::test::v1::echo_client::EchoClient;
 use h2::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::unbounded_channel;
-use tokio_stream::StreamExt;
+use tokio_stream::{Stream, StreamExt};
 
-use crate::harness::{soon, story};
+use crate::harness::{Running, soon, story};
 use crate::scripted::{Scripted, begin, reset};
 use crate::wire::text;
 
 async fn client(server: &Scripted) -> EchoClient<Channel> {
     EchoClient::new(soon(server.channel().connect()).await.expect("a connection"))
+}
+
+/// More requests than any window holds, and how many were taken.
+fn endless() -> (impl Stream<Item = EchoRequest> + Send + 'static, Arc<AtomicUsize>) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let request = EchoRequest { payload: vec![7; 4000].into(), ..EchoRequest::default() };
+    let requests = tokio_stream::iter(0..u32::MAX).map(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        request.clone()
+    });
+    (requests, taken)
+}
+
+/// Waits until no more requests are taken.
+async fn stuck(taken: &AtomicUsize) {
+    let (mut before, mut same) = (0, 0);
+    while same < 6 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = taken.load(Ordering::SeqCst);
+        same = if now > 0 && now == before { same + 1 } else { 0 };
+        before = now;
+    }
+}
+
+/// Neither side reads: the requests wait for the server's window, the replies for the client's.
+#[test]
+fn a_chat_that_is_stuck_both_ways_is_reset_when_it_is_dropped() {
+    story(async {
+        let server = Running::start().await;
+        let channel = server.channel().transport(Transport::Grpc).connect();
+        let client = EchoClient::new(soon(channel).await.expect("a connection"));
+        let (requests, taken) = endless();
+        let replies = soon(client.chat(requests)).await.expect("replies");
+        server.probe.entered(1).await;
+        stuck(&taken).await;
+        drop(replies);
+        server.probe.gone(1).await;
+        drop(client);
+        server.stop().await;
+    });
+}
+
+/// The server has said its head, and reads nothing.
+#[test]
+fn an_upload_that_is_stuck_is_reset_when_it_is_dropped() {
+    story(async {
+        let (tell, mut told) = unbounded_channel();
+        let server = Scripted::start(move |mut call| {
+            let tell = tell.clone();
+            async move {
+                let mut stream = begin(&mut call.respond);
+                let _ = tell.send(reset(&mut stream).await);
+            }
+        })
+        .await;
+        let client = client(&server).await;
+        let (requests, taken) = endless();
+        let call = tokio::spawn(async move { client.collect(requests).await });
+        soon(stuck(&taken)).await;
+        call.abort();
+        assert_eq!(soon(told.recv()).await, Some(Reason::CANCEL));
+    });
 }
 
 /// A server ought to reset what it does not read to the end, but not all do.

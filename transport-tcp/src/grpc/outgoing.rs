@@ -5,7 +5,7 @@
 //! Never: knows which side it is on.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use byway_runtime::Encode;
@@ -14,8 +14,10 @@ use byway_runtime::output::Segments;
 use byway_runtime::session::CallId;
 use http::HeaderMap;
 use http_body::Frame;
+use tokio::task::AbortHandle;
 
 use super::peer::Place;
+use super::tasks::{self, Sent};
 
 /// The only call of its carrier.
 pub(super) const THIS: CallId = CallId(0);
@@ -38,6 +40,10 @@ pub(super) struct Outgoing {
     observer: Option<Waker>,
     /// The place of a call that its client has given up, for as long as hyper has to do with it.
     place: Option<Place>,
+    /// Whether the task that sends it is to be known, and hyper has not looked yet.
+    is_new: bool,
+    /// hyper's task, where it has one of its own for this.
+    task: Option<AbortHandle>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +69,14 @@ impl Outgoing {
             writer: None,
             observer: None,
             place: None,
+            is_new: false,
+            task: None,
         }
+    }
+
+    /// What a client has to send.
+    pub(super) fn of_client() -> Self {
+        Self { is_new: true, ..Self::new() }
     }
 
     /// Whether nothing more may be appended.
@@ -105,6 +118,9 @@ impl Outgoing {
         if self.phase != Phase::Gone {
             self.phase = Phase::Reset;
             self.messages = Segments::default();
+        }
+        if let Some(task) = self.task.take() {
+            task.abort();
         }
     }
 
@@ -195,7 +211,18 @@ impl<T> Stream<T> {
 /// What hyper reads the outgoing half of a call from. When hyper drops it, the call wants no more.
 pub(super) struct Sending<T>(pub(super) Arc<Stream<T>>);
 
-impl<T> http_body::Body for Sending<T> {
+impl<T: Send + 'static> Sent for Stream<T> {
+    fn sent_by(&self, task: AbortHandle) {
+        let mut outgoing = self.outgoing();
+        match outgoing.phase {
+            Phase::Open | Phase::Ended => outgoing.task = Some(task),
+            Phase::Reset => task.abort(),
+            Phase::Gone => {}
+        }
+    }
+}
+
+impl<T: Send + 'static> http_body::Body for Sending<T> {
     type Data = Segments;
     type Error = h2::Error;
 
@@ -205,6 +232,10 @@ impl<T> http_body::Body for Sending<T> {
     ) -> Poll<Option<Result<Frame<Segments>, h2::Error>>> {
         let (next, writer) = {
             let mut outgoing = self.0.outgoing();
+            if std::mem::take(&mut outgoing.is_new) {
+                let stream: Weak<Stream<T>> = Arc::downgrade(&self.0);
+                tasks::begins(stream);
+            }
             let next = outgoing.poll_next(cx.waker());
             (next, if outgoing.wanted { outgoing.writer.take() } else { None })
         };
@@ -219,9 +250,11 @@ impl<T> http_body::Body for Sending<T> {
 
 impl<T> Drop for Sending<T> {
     fn drop(&mut self) {
+        tasks::is_over();
         let (woken, _place) = {
             let mut outgoing = self.0.outgoing();
             outgoing.phase = Phase::Gone;
+            outgoing.task = None;
             outgoing.messages = Segments::default();
             (outgoing.take_waiting(), outgoing.place.take())
         };
