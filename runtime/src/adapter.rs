@@ -23,7 +23,7 @@ use crate::codec::Encoded;
 use crate::context::CallContext;
 use crate::deadline::{TIMEOUT_HEADER, format_timeout};
 use crate::framing::{Messages, framed};
-use crate::invoke::{Call, CallRef, End, Inbound, Invoke, Part};
+use crate::invoke::{Call, CallRef, End, Expected, Inbound, Invoke, Part};
 use crate::method::MethodDescriptor;
 use crate::server::{Direct, Handling, ServerCall};
 use crate::session::Metadata;
@@ -243,7 +243,8 @@ pub async fn call<I: Invoke>(
     let (parts, body) = request.into_parts();
     let mut metadata = MetadataMap::from_headers(parts.headers);
     let limit = TimeLimit::take(&invoke, &mut metadata)?;
-    let mut head = Outgoing { path: parts.uri.path(), limit, metadata: &metadata, max_reply: usize::MAX };
+    let mut head =
+        Outgoing { path: parts.uri.path(), limit, metadata: &metadata, expected: Expected::default() };
     let mut messages = Messages::within(body);
     let (first, ended) = messages.ready_now().await?;
     let first = first.map(Encoded);

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::codec::{Encode, decode};
 use crate::deadline::Deadline;
-use crate::invoke::{Call, CallRef, End, Inbound, Invoke, NewCall, Part, SendError, StartError};
+use crate::invoke::{Call, CallRef, End, Expected, Inbound, Invoke, NewCall, Part, SendError, StartError};
 use crate::limits::DEFAULT_MAX_DECODING;
 use crate::method::MethodDescriptor;
 use crate::session::{Metadata, RequestHead};
@@ -41,6 +41,10 @@ pub struct CallOptions {
 impl CallOptions {
     fn decoding_limit(&self) -> usize {
         self.max_decoding_message_size.unwrap_or(DEFAULT_MAX_DECODING)
+    }
+
+    fn expected(&self, single: bool) -> Expected {
+        Expected { max_message: self.decoding_limit(), single }
     }
 
     fn check_request(&self, message: &dyn Encode) -> Result<(), Status> {
@@ -77,7 +81,7 @@ pub fn unary<I: Invoke, Req: Message, Rep: Message + Default>(
         options.check_request(&message)?;
         let limit = TimeLimit::take(invoke, &mut metadata)?;
         let mut request =
-            Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
+            Outgoing { path: method.path(), limit, metadata: &metadata, expected: options.expected(true) };
         let mut resends = 0;
         let (head, message) = loop {
             let (mut call, mut reply) = (None, SingleReply::default());
@@ -120,7 +124,7 @@ where
     let (mut metadata, _, messages) = request.into_parts();
     let limit = TimeLimit::take(invoke, &mut metadata)?;
     let mut request =
-        Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
+        Outgoing { path: method.path(), limit, metadata: &metadata, expected: options.expected(true) };
     let mut call = start(invoke, &mut request, None, false).await?;
     let _upload = Upload::spawn(call.by_ref(), messages, options);
     single_reply(&mut call, options.decoding_limit()).await.map_err(Ended::into_status)
@@ -140,7 +144,7 @@ pub async fn server_streaming<I: Invoke, Req: Message, Rep: Message + Default + 
     options.check_request(&message)?;
     let limit = TimeLimit::take(invoke, &mut metadata)?;
     let mut request =
-        Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
+        Outgoing { path: method.path(), limit, metadata: &metadata, expected: options.expected(false) };
     let mut resends = 0;
     loop {
         let call = start(invoke, &mut request, Some(&message), true).await?;
@@ -171,7 +175,7 @@ where
     let (mut metadata, _, messages) = request.into_parts();
     let limit = TimeLimit::take(invoke, &mut metadata)?;
     let mut request =
-        Outgoing { path: method.path(), limit, metadata: &metadata, max_reply: options.decoding_limit() };
+        Outgoing { path: method.path(), limit, metadata: &metadata, expected: options.expected(false) };
     let call = start(invoke, &mut request, None, false).await?;
     let upload = Upload::spawn(call.by_ref(), messages, options);
     many_replies(Replies { call, _upload: Some(upload) }, options).await.map_err(Ended::into_status)
@@ -236,8 +240,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) path: &'a str,
     pub(crate) limit: Option<TimeLimit>,
     pub(crate) metadata: &'a MetadataMap,
-    /// Largest message of the reply, in bytes.
-    pub(crate) max_reply: usize,
+    pub(crate) expected: Expected,
 }
 
 impl Outgoing<'_> {
@@ -256,7 +259,7 @@ impl Outgoing<'_> {
             return Err(Deadline::status().into());
         }
         let head = RequestHead { path: self.path, timeout, metadata: self.metadata };
-        let call = NewCall { head, deadline, message, end, max_reply: self.max_reply, waker: Some(waker) };
+        let call = NewCall { head, deadline, message, end, expected: self.expected, waker: Some(waker) };
         match invoke.start(&call) {
             Ok(call) => Ok(call),
             Err(StartError::Busy) => Err(Attempt::Busy),

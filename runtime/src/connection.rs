@@ -137,6 +137,11 @@ impl<L: Link> Connection<L> {
                     return Err(status);
                 }
                 if state.session.may_open(&state.link) {
+                    // Whoever is told may not open a call after all, since its time is over. So the next one, if there is
+                    // another beside this one, looks for itself.
+                    if self.openers.load(Ordering::Relaxed) > 1 {
+                        self.may_open.notify_one();
+                    }
                     return Ok(());
                 }
             }

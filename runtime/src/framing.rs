@@ -172,6 +172,21 @@ impl<B: Body<Data = Bytes> + Unpin> Messages<B> {
         self.buffered == 0 && self.landing.is_none() && (self.ended || self.body.is_end_stream())
     }
 
+    /// Whether the end is there already, behind what was returned. Whatever else is there stays where it is.
+    ///
+    /// # Errors
+    /// The body failed.
+    pub fn looks_ended(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
+        if !self.ended
+            && self.buffered == 0
+            && self.landing.is_none()
+            && let Poll::Ready(Err(status)) = self.poll_more(cx)
+        {
+            return Err(status);
+        }
+        Ok(self.is_at_end())
+    }
+
     /// What came after the last message.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.trailers.take()
@@ -187,13 +202,7 @@ impl<B: Body<Data = Bytes> + Unpin> Messages<B> {
                 Poll::Ready(Ok(None)) => return Poll::Ready(Ok((None, true))),
                 Poll::Ready(Ok(Some(first))) => first,
             };
-            if !self.ended && self.buffered == 0 {
-                // Whatever comes next stays where it is: only the end is looked for.
-                if let Poll::Ready(Err(status)) = self.poll_more(cx) {
-                    return Poll::Ready(Err(status));
-                }
-            }
-            Poll::Ready(Ok((Some(first), self.is_at_end())))
+            Poll::Ready(self.looks_ended(cx).map(|ended| (Some(first), ended)))
         })
         .await
     }

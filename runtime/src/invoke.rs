@@ -180,6 +180,22 @@ impl fmt::Debug for CallRef {
     }
 }
 
+/// What a caller expects of the reply to its call. What carries the call may make use of it; the reader checks in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    /// Largest message, in bytes: a larger one may be refused before it has come.
+    pub max_message: usize,
+    /// Whether one message is all: then what follows it may be looked at before anybody asks.
+    pub single: bool,
+}
+
+impl Default for Expected {
+    /// Anything.
+    fn default() -> Self {
+        Self { max_message: usize::MAX, single: false }
+    }
+}
+
 /// A call that is to begin.
 #[derive(Clone, Copy)]
 pub struct NewCall<'a> {
@@ -191,9 +207,8 @@ pub struct NewCall<'a> {
     pub message: Option<&'a dyn Encode>,
     /// Whether that is everything.
     pub end: bool,
-    /// Largest message that the caller takes, in bytes. What carries the call may refuse a larger one before it has come;
-    /// its reader checks in any case.
-    pub max_reply: usize,
+    /// What the caller expects of the reply.
+    pub expected: Expected,
     /// The task that the first reply is to wake, which saves its first poll.
     pub waker: Option<&'a Waker>,
 }
@@ -201,7 +216,7 @@ pub struct NewCall<'a> {
 impl<'a> NewCall<'a> {
     /// A call without deadline, message or end.
     pub fn new(head: RequestHead<'a>) -> Self {
-        Self { head, deadline: None, message: None, end: false, max_reply: usize::MAX, waker: None }
+        Self { head, deadline: None, message: None, end: false, expected: Expected::default(), waker: None }
     }
 }
 

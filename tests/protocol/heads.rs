@@ -4,6 +4,8 @@ use byway::Code;
 use byway::codegen::http::Method;
 use byway_test_support::test::v1::EchoRequest;
 
+use crate::harness::{soon, story};
+use crate::served::Served;
 use crate::table::{check, http, malformed, replies, row, status};
 use crate::wire::{ask, text};
 
@@ -166,4 +168,35 @@ fn heads_over_the_limit() {
         row("40 KiB, without an end", ask("Chat").with("x-large", &large).open(), refused),
         row("4 KiB are fine", ask("Unary").with("x-large", "x".repeat(4 << 10)), replies(1)),
     ]);
+}
+
+/// Settings hold until others replace them: those that come later say nothing of the size of headers.
+#[test]
+fn a_limit_for_headers_outlives_other_settings() {
+    story(async {
+        let server = Served::start().await;
+        let stream =
+            soon(tokio::net::TcpStream::connect(server.address())).await.expect("the server accepts");
+        let mut settings = h2::client::Builder::new();
+        settings.max_header_list_size(500);
+        let (mut send, mut connection) =
+            soon(settings.handshake::<_, bytes::Bytes>(stream)).await.expect("a preface is sent");
+        soon(std::future::poll_fn(|cx| send.poll_ready(cx))).await.expect("it is open");
+        // Refused until the first settings have been acknowledged.
+        while connection.set_initial_window_size(100_000).is_err() {
+            tokio::select! {
+                _ = &mut connection => panic!("the connection is over"),
+                () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}
+            }
+        }
+        let connection = tokio::spawn(connection);
+        let mut wire = crate::wire::Wire { send, connection };
+        let path = format!("/test.v1.Echo/{}", "x".repeat(450));
+        for _ in 0..2 {
+            let answer = soon(wire.call(&ask("").to(&path).data([]))).await.answer();
+            assert_eq!(answer.code(), Some(Code::ResourceExhausted), "{}", answer.status_message());
+        }
+        drop(wire);
+        server.stop().await;
+    });
 }

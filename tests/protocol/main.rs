@@ -11,7 +11,9 @@ mod framing;
 #[path = "../server/harness.rs"]
 mod harness;
 mod heads;
+mod letting_go;
 mod outgoing;
+mod places;
 mod replies;
 mod resets;
 mod scripted;

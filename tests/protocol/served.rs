@@ -34,6 +34,11 @@ impl Served {
         Self { journal, address, stop: Some(stop), task }
     }
 
+    /// `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// A connection.
     pub(crate) async fn wire(&self) -> Wire {
         Wire::connect(&self.address).await

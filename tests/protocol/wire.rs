@@ -203,7 +203,7 @@ impl From<h2::Error> for Ended {
 
 /// One HTTP/2 connection.
 pub(crate) struct Wire {
-    send: SendRequest<Bytes>,
+    pub(crate) send: SendRequest<Bytes>,
     pub(crate) connection: JoinHandle<Result<(), h2::Error>>,
 }
 

@@ -13,7 +13,7 @@ use byway_runtime::{Call, CallRef, ConnectionInfo, Invoke, NewCall, ReadyFuture,
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Uri, Version};
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Status;
 
@@ -22,6 +22,7 @@ use super::headers::{over, request_head};
 use super::outgoing::{Outgoing, Sending, Stream, THIS};
 use super::peer::{Heard, Peer};
 use super::status::failure;
+use super::tasks::Tasks;
 use super::{MAX_FRAME, call_window, connection_window};
 use crate::options::Options;
 use crate::wire::{FrameWatch, Wire};
@@ -89,7 +90,7 @@ where
     let watching = Arc::clone(&peer);
     let watch = FrameWatch::new(move |sign| watching.note(sign));
     let wire = Wire::new(Bytes::new(), io, Some(watch));
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder = http2::Builder::new(Tasks);
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(call_window(&limits))
@@ -170,7 +171,7 @@ impl Invoke for Caller {
         if let Some(len) = over(&headers, line, limit) {
             return Err(StartError::Failed(SendError::HeadTooLarge { len, limit }.status()));
         }
-        let mut outgoing = Outgoing::new();
+        let mut outgoing = Outgoing::of_client();
         if let Some(message) = call.message {
             let len = message.encoded_len();
             if u32::try_from(len).is_err() {
@@ -183,10 +184,10 @@ impl Invoke for Caller {
             outgoing.end(None);
         }
         let acceptance = Acceptance {
-            max_message: self.acceptance.max_message.min(call.max_reply),
+            max_message: self.acceptance.max_message.min(call.expected.max_message),
             ..self.acceptance.clone()
         };
-        let stream = Stream::new(outgoing, ClientHalf::new(call.deadline, acceptance, place));
+        let stream = Stream::new(outgoing, ClientHalf::new(call, acceptance, place));
         let mut request = Request::new(Sending(Arc::clone(&stream)));
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
@@ -194,7 +195,7 @@ impl Invoke for Caller {
         *request.headers_mut() = headers;
         // hyper begins with it when its task is next polled, whether or not anybody waits for the response.
         let response = self.sender.clone().try_send_request(request);
-        stream.rest().wait_for(Box::pin(response));
+        stream.rest().wait_for(Box::pin(response), Arc::downgrade(&stream));
         Ok(Call::new(CallRef::new(stream, THIS)))
     }
 

@@ -12,6 +12,7 @@ mod peer;
 mod server;
 mod serving;
 mod status;
+mod tasks;
 
 pub use client::{Caller, ConnectError, connect};
 pub use server::{Host, Served, serve};

@@ -5,7 +5,7 @@
 //! Never: knows which side it is on.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use byway_runtime::Encode;
@@ -14,6 +14,10 @@ use byway_runtime::output::Segments;
 use byway_runtime::session::CallId;
 use http::HeaderMap;
 use http_body::Frame;
+use tokio::task::AbortHandle;
+
+use super::peer::Place;
+use super::tasks::{self, Sent};
 
 /// The only call of its carrier.
 pub(super) const THIS: CallId = CallId(0);
@@ -34,6 +38,12 @@ pub(super) struct Outgoing {
     writer: Option<Waker>,
     /// Who waits for the call to be over.
     observer: Option<Waker>,
+    /// The place of a call that its client has given up, for as long as hyper has to do with it.
+    place: Option<Place>,
+    /// Whether the task that sends it is to be known, and hyper has not looked yet.
+    is_new: bool,
+    /// hyper's task, where it has one of its own for this.
+    task: Option<AbortHandle>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +68,15 @@ impl Outgoing {
             reader: None,
             writer: None,
             observer: None,
+            place: None,
+            is_new: false,
+            task: None,
         }
+    }
+
+    /// What a client has to send.
+    pub(super) fn of_client() -> Self {
+        Self { is_new: true, ..Self::new() }
     }
 
     /// Whether nothing more may be appended.
@@ -101,6 +119,18 @@ impl Outgoing {
             self.phase = Phase::Reset;
             self.messages = Segments::default();
         }
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+
+    /// Keeps the place of a call that was given up until hyper lets go of it; returns it when hyper has.
+    pub(super) fn keep(&mut self, place: Option<Place>) -> Option<Place> {
+        if place.is_none() || self.phase == Phase::Gone {
+            return place;
+        }
+        self.place = place;
+        None
     }
 
     /// Ready once nothing more may be appended, whoever saw to that.
@@ -115,6 +145,11 @@ impl Outgoing {
     /// hyper's task, which is to be woken after something was appended.
     pub(super) fn take_reader(&mut self) -> Option<Waker> {
         self.reader.take()
+    }
+
+    /// Everybody who waits for something.
+    pub(super) fn take_waiting(&mut self) -> [Option<Waker>; 3] {
+        [self.reader.take(), self.writer.take(), self.observer.take()]
     }
 
     /// Who waits for the call to be over.
@@ -176,7 +211,18 @@ impl<T> Stream<T> {
 /// What hyper reads the outgoing half of a call from. When hyper drops it, the call wants no more.
 pub(super) struct Sending<T>(pub(super) Arc<Stream<T>>);
 
-impl<T> http_body::Body for Sending<T> {
+impl<T: Send + 'static> Sent for Stream<T> {
+    fn sent_by(&self, task: AbortHandle) {
+        let mut outgoing = self.outgoing();
+        match outgoing.phase {
+            Phase::Open | Phase::Ended => outgoing.task = Some(task),
+            Phase::Reset => task.abort(),
+            Phase::Gone => {}
+        }
+    }
+}
+
+impl<T: Send + 'static> http_body::Body for Sending<T> {
     type Data = Segments;
     type Error = h2::Error;
 
@@ -186,6 +232,10 @@ impl<T> http_body::Body for Sending<T> {
     ) -> Poll<Option<Result<Frame<Segments>, h2::Error>>> {
         let (next, writer) = {
             let mut outgoing = self.0.outgoing();
+            if std::mem::take(&mut outgoing.is_new) {
+                let stream: Weak<Stream<T>> = Arc::downgrade(&self.0);
+                tasks::begins(stream);
+            }
             let next = outgoing.poll_next(cx.waker());
             (next, if outgoing.wanted { outgoing.writer.take() } else { None })
         };
@@ -200,11 +250,13 @@ impl<T> http_body::Body for Sending<T> {
 
 impl<T> Drop for Sending<T> {
     fn drop(&mut self) {
-        let woken = {
+        tasks::is_over();
+        let (woken, _place) = {
             let mut outgoing = self.0.outgoing();
             outgoing.phase = Phase::Gone;
+            outgoing.task = None;
             outgoing.messages = Segments::default();
-            [outgoing.writer.take(), outgoing.observer.take()]
+            (outgoing.take_waiting(), outgoing.place.take())
         };
         woken.into_iter().flatten().for_each(Waker::wake);
     }

@@ -149,6 +149,11 @@ impl Peer {
                 return Err(status.clone());
             }
             if self.open.load(Ordering::SeqCst) < self.allowed.load(Ordering::SeqCst) {
+                // Whoever is told may not begin a call after all, since its time is over. So the next one, if there is
+                // another beside this one, looks for itself.
+                if self.waiting.load(Ordering::SeqCst) > 1 {
+                    self.free.notify_one();
+                }
                 return Ok(());
             }
             free.await;
@@ -223,5 +228,29 @@ mod tests {
         peer.note(Sign::GoAway(0, "later".to_owned()));
         assert!(matches!(two.as_mut().poll(cx), std::task::Poll::Ready(Err(_))));
         assert!(peer.closed().is_some_and(|status| status.message().contains("later")));
+    }
+
+    #[test]
+    fn a_place_that_is_not_taken_is_there_for_the_next_who_waits() {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let peer = allowing(1);
+        let place = peer.place();
+        let (mut one, mut two) = (Box::pin(peer.until_free()), Box::pin(peer.until_free()));
+        assert!(one.as_mut().poll(cx).is_pending());
+        let told = Arc::new(Told(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&told));
+        assert!(two.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(place);
+        assert!(one.as_mut().poll(cx).is_ready());
+        assert_eq!(told.0.load(Ordering::SeqCst), 1, "the first may not take it");
+        assert!(two.as_mut().poll(cx).is_ready());
+    }
+
+    struct Told(AtomicUsize);
+
+    impl std::task::Wake for Told {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }

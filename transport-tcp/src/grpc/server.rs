@@ -43,6 +43,10 @@ use crate::wire::{FrameWatch, Settings, Sign, Wire};
 /// How long a connection may take to say its last words once its calls were ended.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// How many calls a client may reset before this side has looked at them, whatever number it may have open: what hyper
+/// allows. Beyond it the connection ends, and all its calls with it.
+const LEAST_RESETS: usize = 20;
+
 /// A connection that is being served, until it is over: why it broke, in words, unless it was closed in good order.
 pub type Served = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
@@ -79,6 +83,7 @@ where
         max_headers: AtomicU32::new(u32::MAX),
         greeted: Notify::new(),
         open: Mutex::default(),
+        idle: Notify::new(),
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -88,6 +93,8 @@ where
         .initial_connection_window_size(connection_window(limits))
         .max_frame_size(MAX_FRAME)
         .max_concurrent_streams(u32::from(limits.max_calls))
+        // As many as a client may have open it may also give up at once.
+        .max_pending_accept_reset_streams(usize::from(limits.max_calls).max(LEAST_RESETS))
         .max_header_list_size(u32::from(limits.max_head))
         .keep_alive_interval(keepalive.interval)
         .keep_alive_timeout(keepalive.timeout);
@@ -98,37 +105,48 @@ where
     let watching = Arc::clone(&shared);
     let watch = FrameWatch::after_preface(move |sign| {
         if let Sign::Settings(Settings { headers, .. }) = sign {
-            watching.max_headers.store(headers.unwrap_or(u32::MAX), Ordering::Relaxed);
+            // What settings do not name stays as it is.
+            if let Some(headers) = headers {
+                watching.max_headers.store(headers, Ordering::Relaxed);
+            }
             watching.greeted.notify_one();
         }
     });
     let wire = Wire::new(first, io, Some(watch));
     let connection = builder.serve_connection(TokioIo::new(wire), service);
+    let left = Arc::clone(&shared);
     Box::pin(async move {
-        let mut connection = pin!(connection);
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => return ended.map_err(|error| words(&error)),
-            greeted = tokio::time::timeout(settings_timeout, shared.greeted.notified()) => {
-                greeted.map_err(|_| format!("cut off: it sent no settings in {settings_timeout:?}"))?;
+        let ended = async move {
+            let mut connection = pin!(connection);
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return ended.map_err(|error| words(&error)),
+                greeted = tokio::time::timeout(settings_timeout, shared.greeted.notified()) => {
+                    greeted.map_err(|_| format!("cut off: it sent no settings in {settings_timeout:?}"))?;
+                }
+            }
+            let until = tokio::select! {
+                biased;
+                ended = connection.as_mut() => return ended.map_err(|error| words(&error)),
+                until = drain => until,
+            };
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout_at(until, connection.as_mut()).await {
+                Ok(ended) => return ended.map_err(|error| words(&error)),
+                Err(_) => shared.end_calls(&Status::unavailable(
+                    "the server is shutting down, and the call took too long",
+                )),
+            }
+            // What is left after that is dropped with the connection, and every handler with it.
+            match tokio::time::timeout(FAREWELL, connection).await {
+                Ok(ended) => ended.map_err(|error| words(&error)),
+                Err(_) => Err("the client did not let go of it in time".to_owned()),
             }
         }
-        let until = tokio::select! {
-            biased;
-            ended = connection.as_mut() => return ended.map_err(|error| words(&error)),
-            until = drain => until,
-        };
-        connection.as_mut().graceful_shutdown();
-        match tokio::time::timeout_at(until, connection.as_mut()).await {
-            Ok(ended) => return ended.map_err(|error| words(&error)),
-            Err(_) => shared
-                .end_calls(&Status::unavailable("the server is shutting down, and the call took too long")),
-        }
-        // What is left after that is dropped with the connection, and every handler with it.
-        match tokio::time::timeout(FAREWELL, connection).await {
-            Ok(ended) => ended.map_err(|error| words(&error)),
-            Err(_) => Err("the client did not let go of it in time".to_owned()),
-        }
+        .await;
+        // hyper's tasks learn of the end, and drop their handlers, each when it is its turn.
+        left.until_idle().await;
+        ended
     })
 }
 
@@ -157,6 +175,8 @@ struct Shared {
     greeted: Notify,
     /// Calls that are open, to be ended when the drain's time is over.
     open: Mutex<Slab<Weak<Serving>>>,
+    /// The last of them has ended.
+    idle: Notify,
 }
 
 impl Shared {
@@ -215,6 +235,13 @@ impl Shared {
         Ok(response)
     }
 
+    /// Waits until no handler is left.
+    async fn until_idle(&self) {
+        while !self.open.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            self.idle.notified().await;
+        }
+    }
+
     /// Ends every call that is open with `status`.
     fn end_calls(&self, status: &Status) {
         let open: Vec<_> = {
@@ -242,7 +269,11 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        self.shared.open.lock().unwrap_or_else(PoisonError::into_inner).remove(self.key);
+        let mut open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.remove(self.key);
+        if open.is_empty() {
+            self.shared.idle.notify_one();
+        }
     }
 }
 
