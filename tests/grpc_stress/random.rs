@@ -19,7 +19,7 @@ use crate::harness::{soon, story};
 use crate::tamper::Tamper;
 
 const CALLERS: usize = 60;
-const CALLS: usize = 12;
+const CALLS: usize = 5;
 
 fn request(rng: &mut Rng) -> EchoRequest {
     let sizes = [0, 1, 100, 4000, 5000, 70_000, 300_000];

@@ -75,8 +75,8 @@ async fn upwards(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: Arc<Sh
     loop {
         let frame = frame(&mut from).await?;
         let (kind, flags, stream) = (frame[3], frame[4], stream(&frame));
-        let is_acknowledgement = kind == SETTINGS && flags & ACK != 0;
-        if is_acknowledgement && shared.greeted.swap(true, Ordering::SeqCst) && shared.is_of_own() {
+        let acknowledges = kind == SETTINGS && flags & ACK != 0;
+        if acknowledges && shared.greeted.swap(true, Ordering::SeqCst) && shared.is_of_own() {
             continue;
         }
         if kind == HEADERS {

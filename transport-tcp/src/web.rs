@@ -4,6 +4,8 @@
 //! over HTTP/2 that are not gRPC come to it from [`grpc::serve`](crate::grpc::serve). Never: knows gRPC.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -60,9 +62,19 @@ where
     })
 }
 
-/// What `service` says to a request.
+/// What `service` says to a request. One that panics has failed.
 pub(crate) async fn answer(service: &HttpService, request: Request<Incoming>) -> Response<Body> {
-    service.answer(request.map(Body::new)).await.unwrap_or_else(|error| {
+    let (mut request, mut answer) = (Some(request.map(Body::new)), None);
+    let polled = poll_fn(|cx| {
+        let poll = || {
+            answer.get_or_insert_with(|| service.answer(request.take().unwrap_or_default())).as_mut().poll(cx)
+        };
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(polled) => polled.map_err(|error| error.to_string()),
+            Err(_) => Poll::Ready(Err("it panicked".to_owned())),
+        }
+    });
+    polled.await.unwrap_or_else(|error| {
         tracing::warn!(%error, "the HTTP service failed");
         plain(StatusCode::INTERNAL_SERVER_ERROR, "the service failed")
     })

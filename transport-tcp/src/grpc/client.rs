@@ -100,13 +100,13 @@ where
         .keep_alive_interval(keepalive.interval.max(LEAST_KEEPALIVE))
         .keep_alive_timeout(keepalive.timeout);
     let (sender, connection) = builder.handshake(TokioIo::new(wire)).await.map_err(ConnectError::Http2)?;
-    let ending = Arc::clone(&peer);
+    let ending = Ending(Arc::clone(&peer));
     tokio::spawn(async move {
         let status = match connection.await {
             Ok(()) => Status::unavailable("the connection was closed"),
             Err(error) => failure(&error).status,
         };
-        ending.ended(status);
+        ending.0.ended(status);
     });
     match peer.greeting().await {
         Heard::Http2 => {}
@@ -120,6 +120,15 @@ where
         budget: Some(Arc::new(Budget::new(budget))),
     };
     Ok(Caller { sender, peer, authority, acceptance, info })
+}
+
+/// Says that the connection has ended, also when the runtime that drives it has.
+struct Ending(Arc<Peer>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.ended(Status::unavailable("the runtime that drove the connection has stopped"));
+    }
 }
 
 /// A connection to a gRPC server, as what begins calls. When it is dropped, the calls that are open go on and the
