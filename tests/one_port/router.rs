@@ -18,6 +18,7 @@ fn router() -> Router {
     Router::new()
         .route("/info", get(|| async { "about this" }))
         .route("/say", post(|said: String| async { said }))
+        .route("/panic", get(|| async { if true { panic!("a story of the test") } }))
 }
 
 fn with_router(builder: ServerBuilder) -> ServerBuilder {
@@ -56,6 +57,7 @@ fn http_1_is_answered_by_the_router() {
                 "405",
             ),
             ("GET /info HTTP/1.0\r\n\r\n", "200"),
+            ("GET /panic HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", "500"),
         ] {
             let text = answer(&server, request).await;
             assert_eq!(text.split(' ').nth(1), Some(status), "{text}");
