@@ -267,7 +267,7 @@ pub struct Completion {
 }
 
 /// What a successful completion tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Success {
     /// Of a receive: how many bytes arrived (in the buffer, or in the granted memory). Otherwise zero.
     pub len: u32,
@@ -294,7 +294,7 @@ impl fmt::Display for Failure {
 macro_rules! statuses {
     ($($code:literal $name:ident $text:literal)*) => {
         /// Why a work request failed. The numbers are those of the verbs interface.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Status {
             $(#[doc = $text] $name,)*

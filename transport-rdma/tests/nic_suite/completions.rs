@@ -60,6 +60,7 @@ fn filled_to_the_brim<F: Fixture>(fixture: &F) {
         for completion in pair.a.drain() {
             success(&completion);
         }
+        fixture.pause();
     }
     // Nobody has polled b so far: every receive is in the queue once a's last send is acknowledged.
     let arrived = pair.b.take(fixture, Kind::Receive, receives as usize);
