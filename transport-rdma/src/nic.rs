@@ -547,7 +547,8 @@ pub trait Nic {
     /// that the queue is empty.
     fn poll(&mut self, into: &mut Vec<Completion>, max: usize) -> Result<usize, NicError>;
 
-    /// Asks for a wake-up at the next completion (or the next solicited or failed one). Then poll before sleeping.
+    /// Asks for a wake-up at the next completion (or the next solicited or failed one; some devices do not count failed
+    /// sends). Then poll before sleeping.
     fn arm(&mut self, solicited_only: bool) -> Result<(), NicError>;
 
     /// Takes all pending wake-ups and tells how many there were. Each arming raises at most one.

@@ -64,7 +64,7 @@ impl CompletionQueue {
         Self { reports: VecDeque::new(), capacity, armed: Armed::Unarmed, wakes: 0, overran: false }
     }
 
-    /// Adds a report; `solicited` when its sender asked for it to be noticed. A failure always is.
+    /// Adds a report; `solicited` when it wakes also those who asked for such reports only.
     pub(super) fn push(&mut self, report: Report, solicited: bool) -> Pushed {
         if self.overran {
             return Pushed::Quiet;
@@ -75,7 +75,7 @@ impl CompletionQueue {
         }
         let matches = match self.armed {
             Armed::Unarmed => false,
-            Armed::Solicited => solicited || report.outcome.is_err(),
+            Armed::Solicited => solicited,
             Armed::Any => true,
         };
         self.reports.push_back(report);
@@ -129,10 +129,10 @@ mod tests {
             (&[][..], fine, true, false),
             (&[], failed, true, false),
             (&[false], fine, false, true),
-            (&[false], failed, false, true),
+            (&[false], failed, true, true),
             (&[true], fine, false, false),
+            (&[true], failed, false, false),
             (&[true], fine, true, true),
-            (&[true], failed, false, true),
             (&[true, false], fine, false, true),
             (&[false, true], fine, false, true),
         ];

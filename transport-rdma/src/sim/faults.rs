@@ -68,8 +68,8 @@ impl FaultPlan {
     }
 
     /// `count` disturbances that begin between `from` and `until`; each is over at most `longest` later: frozen
-    /// devices, partitions in one or both directions, links that go down, bursts of loss. What happens to connections
-    /// depends on their patience; by itself nothing is destroyed.
+    /// devices, partitions in one or both directions, links that go down, flushes that are withheld, bursts of loss.
+    /// What happens to connections depends on their patience; by itself nothing fails.
     pub fn random(
         seed: u64,
         nics: &[NicId],
@@ -83,11 +83,12 @@ impl FaultPlan {
             let begin = Duration::from_nanos(dice.u64(nanos(from)..=nanos(until.max(from))));
             let end = begin + Duration::from_nanos(dice.u64(0..=nanos(longest)));
             let (Some(&one), Some(&other)) = (dice.choice(nics), dice.choice(nics)) else { break };
-            let (wrong, right) = match dice.u8(0..5) {
+            let (wrong, right) = match dice.u8(0..6) {
                 0 => (Fault::Freeze(one), Fault::Thaw(one)),
                 1 => (Fault::Partition(one, other), Fault::Heal(one, other)),
                 2 => (Fault::Block(one, other), Fault::Heal(one, other)),
                 3 => (Fault::LinkDown(one), Fault::LinkUp(one)),
+                4 => (Fault::WithholdFlushes(one), Fault::ReleaseFlushes(one)),
                 _ => (Fault::Lose(dice.u32(0..200_000)), Fault::Lose(0)),
             };
             plan = plan.at(begin, wrong).at(end, right);

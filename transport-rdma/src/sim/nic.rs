@@ -49,6 +49,9 @@ pub struct SimNicOptions {
     pub windows: bool,
     /// Whether the device tells of [`Event::LastReceiveConsumed`]. Soft-RoCE does not, though the standard asks for it.
     pub last_receive_event: bool,
+    /// Whether a failed send-side request wakes those who armed for solicited completions only. Soft-RoCE does not wake
+    /// them, though the standard asks for it.
+    pub failed_sends_wake: bool,
 }
 
 impl Default for SimNicOptions {
@@ -64,6 +67,7 @@ impl Default for SimNicOptions {
             mtu: Mtu::B1024,
             windows: true,
             last_receive_event: false,
+            failed_sends_wake: false,
         }
     }
 }

@@ -175,7 +175,8 @@ impl State {
             qp.reported = position + 1;
         }
         let report = Report { qp: at.qp, source: Source::Send { position }, outcome, by_write: false };
-        self.report(at.nic, report, false);
+        let wakes = outcome.is_err() && self.device(at.nic).failed_sends_wake;
+        self.report(at.nic, report, wakes);
     }
 
     /// Fails a queue pair because its oldest unconfirmed message did.

@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<(&'static str, fn())> {
         ("faults: a shared receive that a dying queue pair had begun comes back", begun_shared_receive),
         ("faults: events of the shared queue and of the last receive", shared_events),
         ("faults: a NIC that is dropped is a peer that is gone", dropped),
+        ("faults: a failed send may not wake who sleeps for solicited completions only", unsolicited_failure),
     ]
 }
 
@@ -72,10 +73,15 @@ fn frozen_sender() {
     pair.a.send(Payload::Inline(b"before"));
     fabric.inject(Fault::Freeze(a));
     pair.a.send(Payload::Inline(b"meanwhile"));
-    // Its own patience does not run out while it is stopped.
     fabric.advance(PATIENCE * 20);
     pair.a.assert_quiet();
     assert_eq!(arrived(&mut pair.b), 1, "what was on its way");
+    // Its own patience does not run out while it is stopped, however often that happens.
+    for _ in 0..6 {
+        fabric.inject(Fault::Thaw(a));
+        fabric.inject(Fault::Freeze(a));
+        fabric.advance(PATIENCE * 2);
+    }
     fabric.inject(Fault::Thaw(a));
     assert!(pair.a.take(&sim, Kind::Send, 2).iter().all(|end| end.outcome.is_ok()));
     assert_eq!(arrived(&mut pair.b), 1, "the other one, and none twice");
@@ -339,6 +345,22 @@ fn shared_events() {
     b.fail_queue_pair(at_b).expect("a queue pair");
     fabric.advance(Duration::from_millis(1));
     assert_eq!(events(&mut b), [Event::LastReceiveConsumed(at_b)]);
+}
+
+fn unsolicited_failure() {
+    for wakes in [false, true] {
+        let fabric = Fabric::new(FabricOptions::default());
+        let options = SimNicOptions { failed_sends_wake: wakes, ..SimNicOptions::default() };
+        let [mut a, mut b] = [(); 2].map(|()| fabric.nic(&options));
+        let [at_a, at_b] = [&mut a, &mut b].map(|nic| nic.create_queue_pair(&spec()).expect("a queue pair"));
+        nic_suite::connect(&mut a, at_a, &mut b, at_b);
+        a.arm(true).expect("armed");
+        a.post_send(at_a, WorkId(1), Payload::Empty, None).expect("room");
+        a.fail_queue_pair(at_a).expect("a queue pair");
+        fabric.advance(Duration::from_millis(1));
+        assert_eq!(a.take_wakes().expect("wakes"), usize::from(wakes));
+        assert_eq!(a.poll(&mut Vec::new(), 8).expect("a poll"), 1);
+    }
 }
 
 fn dropped() {

@@ -117,12 +117,12 @@ fn window_ends_halfway() {
     for seed in 0..60 {
         let sim = jittery(seed);
         let (mut pair, fabric) = pair(&sim);
-        let len = 1 << 20;
+        let len = 1 << 16;
         let landing = pair.b.buffer(len);
         let (window, slice) = pair.b.grant(&sim, landing, RemoteAccess::Write);
         let payload = pair.a.filled(&vec![0xAA; len]);
         pair.a.write(payload, slice, None);
-        fabric.advance(Duration::from_micros(60 + seed));
+        fabric.advance(Duration::from_micros(seed));
         let mut landed = pair.b.nic.free_window(window).expect("a window").expect("its buffer");
         landed.set_filled(len);
         let written = landed.filled().iter().filter(|&&byte| byte == 0xAA).count();

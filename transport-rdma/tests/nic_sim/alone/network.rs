@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<(&'static str, fn())> {
         ("network: meeting no receive is not the same as meeting nobody", two_kinds_of_patience),
         ("network: loss shows as delay alone", loss_is_delay),
         ("network: an executed message whose answer is lost is not executed again", executed_once),
-        ("network: packets of another connection are dropped", wrong_psn),
+        ("network: packets of another connection are dropped", other_connections),
         ("network: a NIC talks to itself", loopback),
         ("network: at once, a message wakes its receiver before the post returns", wakes_at_once),
         ("network: the first message tells a queue pair that does not send yet", established),
@@ -58,6 +58,16 @@ fn same_seed_same_run() {
 }
 
 fn time_waits() {
+    // Even what takes no time waits for a step.
+    let sim = Sim::new(FabricOptions { delays: Delays::NONE, ..FabricOptions::default() });
+    let (mut instant, fabric) = pair(&sim);
+    let queue = instant.b.own();
+    instant.b.post_receives(queue, 1);
+    instant.a.send(Payload::Inline(b"in no time"));
+    instant.b.assert_quiet();
+    fabric.advance(Duration::ZERO);
+    assert_eq!((arrived(&mut instant.b), fabric.now()), (1, Duration::ZERO));
+
     let sim = jittery(1);
     let (mut pair, fabric) = pair(&sim);
     let queue = pair.b.own();
@@ -196,20 +206,26 @@ fn executed_once() {
     assert_eq!(arrived(&mut pair.b), 0);
 }
 
-fn wrong_psn() {
+fn other_connections() {
     let sim = jittery(5);
-    let mut pair = Pair::unconnected(&sim, Sizes::default(), &spec());
-    let (a, b) = (pair.a.qp, pair.b.qp);
-    let at_a = pair.a.nic.endpoint(a).expect("an endpoint");
-    let at_b = pair.b.nic.endpoint(b).expect("an endpoint");
-    let stale = Endpoint { first_psn: at_a.first_psn ^ 1, ..at_a };
-    let queue = pair.b.own();
-    pair.b.post_receives(queue, 1);
-    pair.b.nic.connect(b, &stale).expect("b connects");
-    pair.a.nic.connect(a, &at_b).expect("a connects");
-    pair.a.send(Payload::Inline(b"who are you?"));
-    assert_eq!(failure(&pair.a.take(&sim, Kind::Send, 1)[0]), Status::RetryExceeded);
-    pair.b.assert_quiet();
+    for changed in 0..3 {
+        let mut pair = Pair::unconnected(&sim, Sizes::default(), &spec());
+        let (a, b) = (pair.a.qp, pair.b.qp);
+        let at_a = pair.a.nic.endpoint(a).expect("an endpoint");
+        let at_b = pair.b.nic.endpoint(b).expect("an endpoint");
+        let other = [
+            Endpoint { first_psn: at_a.first_psn ^ 1, ..at_a },
+            Endpoint { number: at_a.number + 1, ..at_a },
+            Endpoint { gid: at_b.gid, ..at_a },
+        ][changed];
+        let queue = pair.b.own();
+        pair.b.post_receives(queue, 1);
+        pair.b.nic.connect(b, &other).expect("b connects");
+        pair.a.nic.connect(a, &at_b).expect("a connects");
+        pair.a.send(Payload::Inline(b"who are you?"));
+        assert_eq!(failure(&pair.a.take(&sim, Kind::Send, 1)[0]), Status::RetryExceeded);
+        pair.b.assert_quiet();
+    }
 }
 
 fn loopback() {
