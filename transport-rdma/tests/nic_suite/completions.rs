@@ -34,6 +34,8 @@ fn capacity_bounds<F: Fixture>(fixture: &F) {
     assert_eq!(created.len() as u32 * needed + free, capacity);
     assert!(free < needed);
     pair.a.nic.destroy_queue_pair(created[0]).expect("a queue pair");
+    let early = pair.a.nic.create_queue_pair(&spec());
+    assert!(matches!(early, Err(NicError::CompletionsExhausted { .. })), "its completions may be unread");
     pair.a.drain();
     pair.a.nic.create_queue_pair(&spec()).expect("room again once the old completions are read");
 }
