@@ -179,17 +179,22 @@ impl Nic for SimNic {
     }
 
     fn accept(&mut self, queue_pair: QueuePairId, peer: &Endpoint) -> Result<(), NicError> {
-        let mut state = self.shared.lock();
-        let address = state.find(peer);
-        let device = state.device_mut(self.id);
-        device.usable()?;
-        let qp = device.known_mut(queue_pair)?;
-        if qp.failed || qp.stage != Stage::Initial {
-            return Err(NicError::State("a queue pair accepts a peer once"));
-        }
-        let mtu = peer.mtu.min(qp.endpoint.mtu);
-        qp.stage = Stage::Receiving(Route { peer: address, peer_psn: peer.first_psn, mtu });
-        Ok(())
+        self.shared.with(|state| {
+            let way = state.find(peer);
+            let device = state.device_mut(self.id);
+            device.usable()?;
+            let qp = device.known_mut(queue_pair)?;
+            if qp.failed || qp.stage != Stage::Initial {
+                return Err(NicError::State("a queue pair accepts a peer once"));
+            }
+            let Some(peer_at) = way else {
+                state.fail(self.at(queue_pair), None);
+                return Err(refused("no route leads to the peer's address"));
+            };
+            let mtu = peer.mtu.min(qp.endpoint.mtu);
+            qp.stage = Stage::Receiving(Route { peer: peer_at, peer_psn: peer.first_psn, mtu });
+            Ok(())
+        })
     }
 
     fn activate(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {

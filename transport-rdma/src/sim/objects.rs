@@ -103,7 +103,8 @@ impl State {
     /// Where an endpoint's address leads to; `None` when to nothing.
     pub(super) fn find(&self, peer: &Endpoint) -> Option<QpRef> {
         let nic = (0..self.devices.len() as u32).find(|&nic| gid(nic) == peer.gid)?;
-        let qp = peer.number.checked_sub(self.device(nic).first_number)?;
+        // A number that no queue pair has leads to nobody, which only shows when nobody answers.
+        let qp = peer.number.wrapping_sub(self.device(nic).first_number);
         Some(QpRef { nic, qp })
     }
 

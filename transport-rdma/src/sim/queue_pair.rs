@@ -26,8 +26,7 @@ use crate::nic::{Endpoint, Mtu, QueuePairSpec, Request, WorkId};
 /// Both ends of a connection, as one end was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Route {
-    /// Nobody, when the address leads nowhere.
-    pub(super) peer: Option<QpRef>,
+    pub(super) peer: QpRef,
     pub(super) peer_psn: u32,
     pub(super) mtu: Mtu,
 }
@@ -201,7 +200,7 @@ impl QueuePair {
                 }
             } else if entry.wire >= self.acked {
                 self.sent_wire = self.sent_wire.max(entry.wire + 1);
-                if reachable && route.peer.is_some() {
+                if reachable {
                     self.launch(me, position, route.mtu, schedule);
                 }
             }

@@ -53,8 +53,7 @@ impl State {
         if qp.failed {
             return self.flush_soon(at);
         }
-        let peer = qp.route().and_then(|route| route.peer);
-        let reachable = peer.is_some_and(|peer| self.passes(at.nic, peer.nic));
+        let reachable = qp.route().is_some_and(|route| self.passes(at.nic, route.peer.nic));
         let Self { devices, schedule, .. } = self;
         if let Some(qp) = devices[at.nic as usize].qp_mut(at.qp) {
             qp.transmit(at, schedule, reachable);
@@ -202,7 +201,6 @@ impl State {
         let Self { devices, schedule, orphans, .. } = self;
         let Some(qp) = devices[at.nic as usize].qp_mut(at.qp) else { return };
         let Stage::Sending(route) = qp.stage else { return };
-        let Some(peer) = route.peer else { return };
         let flying = qp.ring.iter().filter(|entry| entry.in_flight > 0).count() as u64;
         if flying == 0 {
             return;
@@ -212,7 +210,7 @@ impl State {
         let flying = qp.ring.iter_mut().enumerate().filter(|(_, entry)| entry.in_flight > 0);
         for (index, entry) in flying.take(sent) {
             let in_flight = std::mem::take(&mut entry.in_flight);
-            let message = entry.take_message(Way { sender: at, to: peer, psn, mtu: route.mtu });
+            let message = entry.take_message(Way { sender: at, to: route.peer, psn, mtu: route.mtu });
             let orphan = Orphan { message: message.detached(), in_flight };
             entry.put_back(message);
             orphans.insert((at, first + index as u64), orphan);

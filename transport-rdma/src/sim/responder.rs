@@ -34,12 +34,12 @@ impl State {
         let Some(qp) = self.qp_mut(sender).filter(|qp| !qp.failed) else { return };
         let Stage::Sending(route) = qp.stage else { return };
         let (psn, broken) = (qp.endpoint.first_psn, qp.broken);
-        let (Some(entry), Some(peer)) = (qp.entry_mut(position), route.peer) else { return };
+        let Some(entry) = qp.entry_mut(position) else { return };
         entry.in_flight -= 1;
         if broken.is_some_and(|broken| position > broken) {
             return;
         }
-        let message = entry.take_message(Way { sender, to: peer, psn, mtu: route.mtu });
+        let message = entry.take_message(Way { sender, to: route.peer, psn, mtu: route.mtu });
         self.deliver(&message, from, to);
         // Delivering to oneself may have failed the queue pair, but only a poll removes an entry.
         if let Some(entry) = self.qp_mut(sender).and_then(|qp| qp.entry_mut(position)) {
@@ -54,7 +54,7 @@ impl State {
         }
         let Some(qp) = self.qp_mut(at).filter(|qp| !qp.failed) else { return };
         let Some(route) = qp.route() else { return };
-        if route.peer != Some(message.way.sender) || route.peer_psn != message.way.psn {
+        if route.peer != message.way.sender || route.peer_psn != message.way.psn {
             return;
         }
         let is_last = to == message.len;

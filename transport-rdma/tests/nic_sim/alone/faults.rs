@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<(&'static str, fn())> {
     vec![
         ("faults: a short freeze is a delay, a long one a dead peer", freeze),
         ("faults: a frozen device takes requests and looks at them later", frozen_sender),
+        ("faults: a sender that was frozen while it waited for a receive tries again", frozen_while_waiting),
         ("faults: a partition that heals in time is a delay", partition),
         ("faults: a link that goes down tells, and what was on it is repeated", link),
         ("faults: a killed sender has sent the first of its messages, in order", killed_sender),
@@ -85,6 +86,23 @@ fn frozen_sender() {
     fabric.inject(Fault::Thaw(a));
     assert!(pair.a.take(&sim, Kind::Send, 2).iter().all(|end| end.outcome.is_ok()));
     assert_eq!(arrived(&mut pair.b), 1, "the other one, and none twice");
+}
+
+fn frozen_while_waiting() {
+    let sim = jittery(2);
+    let (mut pair, fabric) = pair(&sim);
+    let a = pair.a.nic.id();
+    pair.a.send(Payload::Inline(b"patience"));
+    while fabric.counters(a).not_ready == 0 {
+        assert!(fabric.step());
+    }
+    fabric.inject(Fault::Freeze(a));
+    fabric.advance(RNR_DELAY * 2);
+    let queue = pair.b.own();
+    pair.b.post_receives(queue, 1);
+    fabric.inject(Fault::Thaw(a));
+    success(&pair.a.take(&sim, Kind::Send, 1)[0]);
+    assert_eq!(arrived(&mut pair.b), 1);
 }
 
 fn partition() {

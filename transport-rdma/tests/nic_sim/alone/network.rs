@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
+use std::thread;
 
-use byway_rdma::nic::{Endpoint, Event, Kind, Payload, RecvQueue, Status, WorkId};
+use byway_rdma::nic::{Endpoint, Event, Kind, NicError, Payload, Receive, RecvQueue, Status, WorkId};
 use byway_rdma::sim::{FaultPlan, Progress, SimNicOptions};
 
 use super::*;
@@ -22,6 +23,9 @@ pub(super) fn cases() -> Vec<(&'static str, fn())> {
         ("network: an executed message whose answer is lost is not executed again", executed_once),
         ("network: packets of another connection are dropped", other_connections),
         ("network: a NIC talks to itself", loopback),
+        ("network: a write with immediate uses up a shared receive", shared_write),
+        ("network: an address that leads nowhere is refused, and what was posted comes back", no_route),
+        ("network: at once, two threads wake each other", two_threads),
         ("network: at once, a message wakes its receiver before the post returns", wakes_at_once),
         ("network: the first message tells a queue pair that does not send yet", established),
     ]
@@ -251,6 +255,80 @@ fn loopback() {
     assert_eq!((received.queue_pair, received.work), (Some(other), WorkId(1)));
     assert_eq!(buffer_of(received).filled(), b"to myself");
     assert_eq!((done[0].queue_pair, done[0].work), (Some(one), WorkId(2)));
+}
+
+fn shared_write() {
+    let sim = jittery(8);
+    let shares = byway_rdma::nic::QueuePairSpec { recv_depth: None, ..spec() };
+    let (mut pair, _) = pair_with(&sim, &shares);
+    let works = pair.b.post_receives(RecvQueue::Shared, 2);
+    let landing = pair.b.buffer(4096);
+    let (_, slice) = pair.b.grant(&sim, landing, byway_rdma::nic::RemoteAccess::Write);
+    let payload = pair.a.filled(&[1; 1000]);
+    pair.a.write(payload, slice, Some(3));
+    pair.a.send(Payload::Inline(b"next"));
+    let told = pair.b.take(&sim, Kind::ReceiveWrite, 1).remove(0);
+    assert_eq!((told.work, told.queue_pair, success(&told).len), (works[0], Some(pair.b.qp), 1000));
+    assert!(buffer_of(told).filled().is_empty());
+    assert_eq!(pair.b.take(&sim, Kind::Receive, 1)[0].work, works[1]);
+}
+
+fn no_route() {
+    let sim = jittery(9);
+    let mut pair = Pair::unconnected(&sim, Sizes::default(), &spec());
+    let (qp, queue) = (pair.a.qp, pair.a.own());
+    let works = pair.a.post_receives(queue, 2);
+    let nowhere = Endpoint { gid: [7; 16], ..pair.b.nic.endpoint(pair.b.qp).expect("an endpoint") };
+    assert!(matches!(pair.a.nic.connect(qp, &nowhere), Err(NicError::Device(_))));
+    let back: Vec<WorkId> = pair.a.take(&sim, Kind::Receive, 2).iter().map(|end| end.work).collect();
+    assert_eq!(back, works);
+    assert!(matches!(pair.a.nic.connect(qp, &nowhere), Err(NicError::State(_))), "it failed");
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Answers `rounds` messages, asleep whenever there is none.
+fn answer(mut side: Side<byway_rdma::sim::SimNic>, rounds: u64) {
+    side.nic.set_waker(Some(Waker::from(Arc::new(Unpark(thread::current())))));
+    let (qp, mut answered, mut completions) = (side.qp, 0, Vec::new());
+    while answered < rounds {
+        side.nic.arm(false).expect("armed");
+        if side.nic.poll(&mut completions, 8).expect("a poll") == 0 {
+            thread::park();
+            side.nic.take_wakes().expect("wakes");
+        }
+        for completion in completions.drain(..).filter(|completion| completion.kind == Kind::Receive) {
+            success(&completion);
+            let receive = Receive { work: completion.work, buffer: buffer_of(completion) };
+            side.nic.post_recv(RecvQueue::Own(qp), &mut vec![receive]).expect("room");
+            side.nic.post_send(qp, WorkId(0), Payload::Inline(b"and back"), None).expect("room");
+            answered += 1;
+        }
+    }
+}
+
+/// The loop of a driver's task, on threads: a lost wake-up would stop it for ever.
+fn two_threads() {
+    let options =
+        FabricOptions { delays: Delays::NONE, progress: Progress::AtOnce, ..FabricOptions::default() };
+    let sim = Sim::new(options);
+    let (mut pair, _) = pair(&sim);
+    for side in [&mut pair.a, &mut pair.b] {
+        let queue = side.own();
+        side.post_receives(queue, 4);
+    }
+    pair.a.send(Payload::Inline(b"there"));
+    let Pair { a, b } = pair;
+    thread::scope(|scope| {
+        scope.spawn(|| answer(a, 2000));
+        scope.spawn(|| answer(b, 2000));
+    });
 }
 
 struct Count(AtomicUsize);
