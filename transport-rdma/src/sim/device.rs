@@ -65,7 +65,8 @@ pub(super) struct Device {
     pub(super) failed_sends_wake: bool,
     pub(super) waker: Option<Waker>,
     pub(super) counters: Counters,
-    spare: Vec<Vec<u8>>,
+    /// Vectors for inline bytes, to be used again.
+    pub(super) spare: Vec<Vec<u8>>,
 }
 
 impl Device {
@@ -111,11 +112,6 @@ impl Device {
 
     pub(super) fn is_running(&self) -> bool {
         self.health == Health::Running
-    }
-
-    /// A vector for inline bytes.
-    pub(super) fn spare(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
     }
 
     /// Appends completions for up to `max` reports.

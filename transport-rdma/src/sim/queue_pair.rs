@@ -64,6 +64,8 @@ pub(super) struct QueuePair {
     pub(super) executed: u64,
     /// Local requests at positions below are scheduled or executed.
     local_due: u64,
+    /// Behind the last local request that was posted.
+    last_local: u64,
     /// A local request that could not be executed: nothing behind it is.
     pub(super) broken: Option<u64>,
     unsignaled: u32,
@@ -108,6 +110,7 @@ impl QueuePair {
             reported: 0,
             executed: 0,
             local_due: 0,
+            last_local: 0,
             broken: None,
             unsignaled: 0,
             next_wire: 0,
@@ -174,6 +177,10 @@ impl QueuePair {
         }
         if entry.signaled {
             self.unsignaled = 0;
+        }
+        entry.behind = self.last_local;
+        if entry.action.is_local() {
+            self.last_local = self.end() + 1;
         }
         self.ring.push_back(entry);
     }

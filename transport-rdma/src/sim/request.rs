@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub(super) wire: u64,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
+    /// Every local request at a position below this must be executed before the message leaves.
+    pub(super) behind: u64,
     /// Whether the peer answers this one by itself.
     pub(super) asks: bool,
     /// How many of its arrivals are scheduled.
@@ -70,7 +72,19 @@ impl Entry {
             Payload::One(piece) => Payload::One(piece),
             Payload::Gather(pieces) => Payload::Gather(pieces),
         };
-        Self { work, action, payload, inline, len, wire, signaled, solicited, asks: signaled, in_flight: 0 }
+        Self {
+            work,
+            action,
+            payload,
+            inline,
+            len,
+            wire,
+            signaled,
+            solicited,
+            behind: 0,
+            asks: signaled,
+            in_flight: 0,
+        }
     }
 
     /// A bind or an invalidation.
@@ -84,6 +98,7 @@ impl Entry {
             wire,
             signaled: true,
             solicited: false,
+            behind: 0,
             asks: false,
             in_flight: 0,
         }

@@ -7,9 +7,9 @@
 use super::completion::{Report, Source};
 use super::fabric::{Orphan, State};
 use super::queue_pair::Stage;
-use super::request::{Action, Way, check};
+use super::request::{Action, Entry, Way, check};
 use super::schedule::{Answer, QpRef, Step};
-use crate::nic::{Event, NicError, QueuePairId, Request, Status, Success};
+use crate::nic::{Event, NicError, Payload, QueuePairId, Request, Status, Success};
 
 /// How long a sender waits after it met no receive, before it tries again: what the verbs layer asks for (code 12).
 const NOT_READY_DELAY: u64 = 640_000;
@@ -22,7 +22,6 @@ impl State {
     pub(super) fn post(&mut self, at: QpRef, batch: &mut Vec<Request<'_>>) -> Result<(), NicError> {
         let device = &mut self.devices[at.nic as usize];
         let domain = device.regions.domain();
-        let mut inline_max = device.spare();
         let qp = device.queue_pairs.get_mut(at.qp as usize).and_then(Option::as_deref_mut);
         let qp = qp.ok_or(NicError::UnknownQueuePair(QueuePairId(at.qp)))?;
         let room = qp.room();
@@ -37,7 +36,11 @@ impl State {
         }
         for request in batch.drain(..taken) {
             let len = check(&request, &qp.spec, domain).unwrap_or(0);
-            qp.push(request, len, std::mem::take(&mut inline_max));
+            let spare = match request.payload {
+                Payload::Inline(_) => device.spare.pop(),
+                _ => None,
+            };
+            qp.push(request, len, spare.unwrap_or_default());
         }
         device.counters.posted += taken as u64;
         self.transmit(at);
@@ -201,13 +204,15 @@ impl State {
         let Self { devices, schedule, orphans, .. } = self;
         let Some(qp) = devices[at.nic as usize].qp_mut(at.qp) else { return };
         let Stage::Sending(route) = qp.stage else { return };
-        let flying = qp.ring.iter().filter(|entry| entry.in_flight > 0).count() as u64;
+        let executed = qp.executed;
+        let flies = |entry: &Entry| entry.in_flight > 0 && entry.behind <= executed;
+        let flying = qp.ring.iter().filter(|entry| flies(entry)).count() as u64;
         if flying == 0 {
             return;
         }
         let sent = schedule.up_to(flying) as usize;
         let (first, psn) = (qp.first, qp.endpoint.first_psn);
-        let flying = qp.ring.iter_mut().enumerate().filter(|(_, entry)| entry.in_flight > 0);
+        let flying = qp.ring.iter_mut().enumerate().filter(|(_, entry)| flies(entry));
         for (index, entry) in flying.take(sent) {
             let in_flight = std::mem::take(&mut entry.in_flight);
             let message = entry.take_message(Way { sender: at, to: route.peer, psn, mtu: route.mtu });

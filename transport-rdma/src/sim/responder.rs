@@ -33,10 +33,11 @@ impl State {
         }
         let Some(qp) = self.qp_mut(sender).filter(|qp| !qp.failed) else { return };
         let Stage::Sending(route) = qp.stage else { return };
-        let (psn, broken) = (qp.endpoint.first_psn, qp.broken);
+        let (psn, broken, executed) = (qp.endpoint.first_psn, qp.broken, qp.executed);
         let Some(entry) = qp.entry_mut(position) else { return };
         entry.in_flight -= 1;
-        if broken.is_some_and(|broken| position > broken) {
+        // A device that stopped in between, or could not do what was asked before, has not sent it.
+        if entry.behind > executed || broken.is_some_and(|broken| position > broken) {
             return;
         }
         let message = entry.take_message(Way { sender, to: route.peer, psn, mtu: route.mtu });

@@ -4,7 +4,7 @@ use byway_rdma::memory::{Buffer, Memory};
 use byway_rdma::nic::{
     Kind, NicError, Operation, Payload, RemoteAccess, RemoteSlice, Request, Status, WindowId,
 };
-use byway_rdma::sim::SimNicOptions;
+use byway_rdma::sim::{Fault, SimNicOptions};
 
 use super::*;
 use crate::nic_suite::{SIZE, buffer_of, failure, signaled, success};
@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<(&'static str, fn())> {
         ("keys: a write in flight when its window is invalidated is refused or whole", racing_invalidation),
         ("keys: a large write whose window ends halfway is refused", window_ends_halfway),
         ("keys: a bind takes effect when it is executed, not when it is posted", bind_is_executed_later),
+        ("keys: a grant that is sent behind its bind is in force when it arrives", grant_behind_bind),
         ("keys: a bind of a freed window fails, and what is behind it never leaves", broken_bind),
         ("keys: a window is invalidated through its own queue pair only", foreign_invalidation),
         ("keys: a queue pair with bound windows is not destroyed", destroy_with_windows),
@@ -161,6 +162,31 @@ fn bind_is_executed_later() {
         outcomes[usize::from(outcome.is_ok())] += 1;
     }
     assert!(outcomes.iter().all(|&count| count > 10), "{outcomes:?}");
+}
+
+/// Also when the device stops between the two.
+fn grant_behind_bind() {
+    for seed in 0..200 {
+        let delays = Delays { device: Duration::from_micros(50), ..Delays::default() };
+        let sim = Sim::new(FabricOptions { seed, delays, ..FabricOptions::default() });
+        let (mut pair, fabric) = pair(&sim);
+        let b = pair.b.nic.id();
+        let queue = pair.a.own();
+        pair.a.post_receives(queue, 1);
+        let buffer = pair.b.buffer(SIZE);
+        let window = pair.b.nic.allocate_window().expect("a window");
+        let (qp, work) = (pair.b.qp, pair.b.work());
+        let slice = pair.b.nic.bind(qp, window, work, buffer, RemoteAccess::Write).expect("room");
+        pair.b.send(Payload::Inline(b"granted"));
+        let stops = Duration::from_micros(seed % 50);
+        fabric.schedule(stops, Fault::Freeze(b));
+        fabric.schedule(stops + Duration::from_micros(seed), Fault::Thaw(b));
+        success(&pair.a.take(&sim, Kind::Receive, 1)[0]);
+        let payload = pair.a.filled(&[1; 8]);
+        pair.a.write(payload, slice, None);
+        success(&pair.a.take(&sim, Kind::Write, 1)[0]);
+        success(&pair.b.take(&sim, Kind::Bind, 1)[0]);
+    }
 }
 
 /// Where an empty write may go.
