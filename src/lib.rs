@@ -8,6 +8,7 @@
 //! - [`Channel`] reaches it, by the best path that both sides have; [`Channel::path`] says which, and why not a better
 //!   one. It is also what tonic calls a `GrpcService`, so stock tonic clients run over it.
 //! - [`runtime`] is what lies beneath, for those who write transports or test against the reference link.
+//! - `testing` (feature `testing`) has simulated NICs.
 
 mod address;
 mod backoff;
@@ -19,6 +20,8 @@ mod foreign;
 mod listener;
 mod path;
 mod server;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use address::{Address, AddressError, Target};
 pub use channel::{Channel, ChannelBuilder};

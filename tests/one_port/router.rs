@@ -18,7 +18,11 @@ fn router() -> Router {
     Router::new()
         .route("/info", get(|| async { "about this" }))
         .route("/say", post(|said: String| async { said }))
-        .route("/panic", get(|| async { if true { panic!("a story of the test") } }))
+        .route("/panic", get(fails))
+}
+
+async fn fails() -> &'static str {
+    panic!("a page that fails")
 }
 
 fn with_router(builder: ServerBuilder) -> ServerBuilder {

@@ -1,8 +1,10 @@
-//! RDMA for byway: DMA memory, the [`nic::Nic`] trait, and verbs.
+//! RDMA for byway: DMA memory, the [`nic::Nic`] trait, verbs, and a simulated NIC (feature `sim`).
 //!
 //! `verbs` and `memory` are the only modules with unsafe code. Nothing here needs a package to build: libibverbs is
 //! loaded at run time, and [`verbs::probe`] says why when it cannot be used.
 
 pub mod memory;
 pub mod nic;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod verbs;

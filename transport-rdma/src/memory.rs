@@ -20,7 +20,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What regions are aligned to. A NIC pins whole pages; two regions in one page would share their protection.
 pub const PAGE: usize = 4096;
@@ -126,6 +126,12 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({:#x}, {} bytes)", self.address(), self.len())
     }
+}
+
+/// A number for a protection domain, unique in this process whatever kind of NIC the domain is of.
+pub(crate) fn new_domain() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What a NIC gives for registered memory. Implemented by each kind of NIC in this crate.

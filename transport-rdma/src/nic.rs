@@ -267,7 +267,7 @@ pub struct Completion {
 }
 
 /// What a successful completion tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Success {
     /// Of a receive: how many bytes arrived (in the buffer, or in the granted memory). Otherwise zero.
     pub len: u32,
@@ -294,7 +294,7 @@ impl fmt::Display for Failure {
 macro_rules! statuses {
     ($($code:literal $name:ident $text:literal)*) => {
         /// Why a work request failed. The numbers are those of the verbs interface.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Status {
             $(#[doc = $text] $name,)*
@@ -547,7 +547,8 @@ pub trait Nic {
     /// that the queue is empty.
     fn poll(&mut self, into: &mut Vec<Completion>, max: usize) -> Result<usize, NicError>;
 
-    /// Asks for a wake-up at the next completion (or the next solicited or failed one). Then poll before sleeping.
+    /// Asks for a wake-up at the next completion (or the next solicited or failed one; some devices do not count failed
+    /// sends). Then poll before sleeping.
     fn arm(&mut self, solicited_only: bool) -> Result<(), NicError>;
 
     /// Takes all pending wake-ups and tells how many there were. Each arming raises at most one.

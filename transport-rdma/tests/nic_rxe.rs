@@ -2,6 +2,8 @@
 //!
 //! Without a device it says so and passes, unless `BYWAY_GUEST` tells that one must be there.
 
+#[path = "runner/device.rs"]
+mod device;
 mod nic_suite;
 mod runner;
 
@@ -16,10 +18,6 @@ struct Rxe;
 
 impl Fixture for Rxe {
     type Nic = VerbsNic;
-
-    fn name(&self) -> &'static str {
-        "rxe"
-    }
 
     fn pair(&self, sizes: Sizes) -> (VerbsNic, VerbsNic) {
         let options = NicOptions {
@@ -45,5 +43,5 @@ impl Fixture for Rxe {
 }
 
 fn main() -> ExitCode {
-    runner::with_device("rxe", |filter| nic_suite::run(&Rxe, filter))
+    device::with_device("rxe", |filter| runner::run("rxe", &nic_suite::cases(&Rxe, filter)))
 }

@@ -2,6 +2,8 @@
 //!
 //! Run it with `cargo xtask test`. Some cases change the guest's network interface, so they need the guest.
 
+#[path = "runner/device.rs"]
+mod device;
 mod runner;
 
 use std::fs;
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         ("an address behind a hole of the table works", gid_hole),
         ("1,000 queue pairs and 10,000 registrations leave nothing behind", no_leaks),
     ];
-    runner::with_device("verbs", |filter| {
+    device::with_device("verbs", |filter| {
         let chosen: Vec<_> = all.into_iter().filter(|(name, _)| name.contains(filter)).collect();
         runner::run("verbs", &chosen)
     })

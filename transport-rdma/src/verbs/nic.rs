@@ -399,15 +399,22 @@ impl Nic for VerbsNic {
         if !self.flushed.is_empty() {
             into.append(&mut self.flushed);
         }
-        let mut reports = std::mem::take(&mut self.reports);
-        let polled = self.attached.completions.poll(&mut reports, max);
-        for report in reports.drain(..) {
-            self.dispatch(report, into);
-        }
-        self.reports = reports;
-        if polled? < max {
-            // The queue was empty: no report of a destroyed queue pair is left in it.
-            self.retiring = 0;
+        loop {
+            let mut reports = std::mem::take(&mut self.reports);
+            let polled = self.attached.completions.poll(&mut reports, max);
+            for report in reports.drain(..) {
+                self.dispatch(report, into);
+            }
+            self.reports = reports;
+            if polled? < max {
+                // The queue was empty: no report of a destroyed queue pair is left in it.
+                self.retiring = 0;
+                break;
+            }
+            // Such reports yield nothing; others may be behind them, and zero means that there are none.
+            if into.len() > before || max == 0 {
+                break;
+            }
         }
         Ok(into.len() - before)
     }

@@ -8,12 +8,11 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::device::Context;
 use super::error::VerbsError;
 use super::ffi::*;
-use crate::memory::{AllocError, Exposed, Memory, Registration, Slab};
+use crate::memory::{AllocError, Exposed, Memory, Registration, Slab, new_domain};
 
 /// Allocates memory on huge pages where the system grants them, on normal ones otherwise.
 pub fn allocate_huge(len: usize) -> Result<Memory, AllocError> {
@@ -40,7 +39,6 @@ unsafe impl Sync for ProtectionDomain {}
 impl ProtectionDomain {
     /// Allocates a domain on the device.
     pub fn allocate(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let attributes = context.attributes()?;
         // SAFETY: the context is open.
         let raw = unsafe { (context.library.ibv_alloc_pd)(context.raw.as_ptr()) };
@@ -50,7 +48,7 @@ impl ProtectionDomain {
             context: Arc::clone(context),
             windows: attributes.windows,
             atomics: attributes.atomics,
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: new_domain(),
         }))
     }
 

@@ -10,6 +10,7 @@ pub(crate) fn cases<F: Fixture>() -> Vec<Case<F>> {
         ("completions: a queue filled to the brim loses none", filled_to_the_brim),
         ("completions: a full send queue refuses and keeps the request", full_send_queue),
         ("completions: a poll takes as many as asked, the rest stays", small_polls),
+        ("completions: unread ones of a destroyed queue pair hide no others", unread_before_others),
         ("completions: arming before the message wakes", arm_then_send),
         ("completions: a message before arming is found by the next poll", send_then_arm),
         ("completions: no wake-up is lost in any order of sending, arming and polling", no_lost_wake),
@@ -34,6 +35,8 @@ fn capacity_bounds<F: Fixture>(fixture: &F) {
     assert_eq!(created.len() as u32 * needed + free, capacity);
     assert!(free < needed);
     pair.a.nic.destroy_queue_pair(created[0]).expect("a queue pair");
+    let early = pair.a.nic.create_queue_pair(&spec());
+    assert!(matches!(early, Err(NicError::CompletionsExhausted { .. })), "its completions may be unread");
     pair.a.drain();
     pair.a.nic.create_queue_pair(&spec()).expect("room again once the old completions are read");
 }
@@ -60,6 +63,7 @@ fn filled_to_the_brim<F: Fixture>(fixture: &F) {
         for completion in pair.a.drain() {
             success(&completion);
         }
+        fixture.pause();
     }
     // Nobody has polled b so far: every receive is in the queue once a's last send is acknowledged.
     let arrived = pair.b.take(fixture, Kind::Receive, receives as usize);
@@ -118,6 +122,28 @@ fn small_polls<F: Fixture>(fixture: &F) {
         assert!(Instant::now() < end, "only {} came", seen.len());
     }
     assert_eq!(seen, works);
+}
+
+fn unread_before_others<F: Fixture>(fixture: &F) {
+    let mut pair = Pair::new(fixture);
+    let second_a = pair.a.nic.create_queue_pair(&spec()).expect("a queue pair");
+    let second_b = pair.b.nic.create_queue_pair(&spec()).expect("a queue pair");
+    connect(&mut pair.a.nic, second_a, &mut pair.b.nic, second_b);
+    let works = pair.b.post_receives(RecvQueue::Own(pair.b.qp), 10);
+    let other = pair.b.post_receives(RecvQueue::Own(second_b), 1);
+    for _ in 0..10 {
+        pair.a.send(Payload::Empty);
+    }
+    pair.a.take(fixture, Kind::Send, 10);
+    pair.a.qp = second_a;
+    pair.a.send(Payload::Empty);
+    pair.a.take(fixture, Kind::Send, 1);
+    pair.b.nic.destroy_queue_pair(pair.b.qp).expect("a queue pair");
+    let mut seen = Vec::new();
+    while pair.b.nic.poll(&mut seen, 1).expect("a poll") > 0 {}
+    let mut seen: Vec<WorkId> = seen.into_iter().map(|completion| completion.work).collect();
+    seen.sort();
+    assert_eq!(seen, [works, other].concat(), "zero means that there are no more");
 }
 
 fn arm_then_send<F: Fixture>(fixture: &F) {

@@ -50,9 +50,6 @@ impl Default for Sizes {
 pub(crate) trait Fixture {
     type Nic: Nic;
 
-    /// The name in the closing line.
-    fn name(&self) -> &'static str;
-
     /// Two NICs that can reach each other.
     fn pair(&self, sizes: Sizes) -> (Self::Nic, Self::Nic);
 
@@ -71,12 +68,11 @@ pub(crate) trait Fixture {
 
 pub(crate) type Case<F> = (&'static str, fn(&F));
 
-/// Runs the cases whose name contains `filter`, and prints the closing line. `true` when all passed.
-pub(crate) fn run<F: Fixture>(fixture: &F, filter: &str) -> bool {
+/// The cases whose name contains `filter`, on a device.
+pub(crate) fn cases<'a, F: Fixture>(fixture: &'a F, filter: &str) -> Vec<(&'static str, impl Fn() + 'a)> {
     let all = [order::cases(), receives::cases(), access::cases(), failures::cases(), completions::cases()];
-    let cases: Vec<Case<F>> = all.into_iter().flatten().filter(|(name, _)| name.contains(filter)).collect();
-    let cases: Vec<_> = cases.into_iter().map(|(name, case)| (name, move || case(fixture))).collect();
-    crate::runner::run(fixture.name(), &cases)
+    let cases = all.into_iter().flatten().filter(|(name, _)| name.contains(filter));
+    cases.map(|(name, case): Case<F>| (name, move || case(fixture))).collect()
 }
 
 /// One NIC with one queue pair, and the completions that no case has taken yet.

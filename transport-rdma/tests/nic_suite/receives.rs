@@ -154,6 +154,9 @@ fn full_queue<F: Fixture>(fixture: &F) {
     let left: Vec<u64> = batch.iter().map(|receive| receive.work.0).collect();
     assert_eq!(left, [4, 5], "those that did not fit come back");
     pair.a.send(Payload::Empty);
+    pair.a.take(fixture, Kind::Send, 1);
+    let used = pair.b.nic.post_recv(queue, &mut batch);
+    assert!(matches!(used, Err(NicError::Full)), "a receive takes its slot until it is polled");
     pair.b.take(fixture, Kind::Receive, 1);
     batch.truncate(1);
     pair.b.nic.post_recv(queue, &mut batch).expect("a slot is free again");

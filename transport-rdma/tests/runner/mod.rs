@@ -1,26 +1,11 @@
-//! Runs cases on a device and counts them, so that a log shows how many there were.
+//! Runs cases and counts them, so that a log shows how many there were.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
 use std::time::Instant;
 
-use byway_rdma::verbs::{DeviceChoice, probe};
-
-/// Calls `run` with the filter from the command line if there is a device. Without one it says so and passes, unless
-/// `BYWAY_GUEST` tells that one must be there.
-pub(crate) fn with_device(name: &str, run: impl FnOnce(&str) -> bool) -> ExitCode {
-    if let Err(reason) = probe(&DeviceChoice::default()) {
-        println!("{name}: SKIPPED, no case ran: {reason}");
-        return match std::env::var_os("BYWAY_GUEST") {
-            Some(_) => ExitCode::FAILURE,
-            None => ExitCode::SUCCESS,
-        };
-    }
-    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    match run(filter.as_deref().unwrap_or_default()) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    }
+/// What the command line asks to run: the cases whose name contains it.
+pub(crate) fn filter() -> String {
+    std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default()
 }
 
 /// Runs the cases and prints the closing line; `true` when there were some and all passed.
