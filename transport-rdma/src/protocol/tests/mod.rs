@@ -1,0 +1,3 @@
+//! Tests that join several parts of the protocol.
+
+mod wire;
