@@ -181,8 +181,9 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         let waiting = self.outbox.batches() + self.bodies.finals();
         let wants_credits = waiting > self.send.available().0 as usize;
         let total = self.receive.announce();
-        let (landings, answering) = (&mut self.landings, &mut self.answering);
-        let message = self.outbox.take(total, wants_credits, memory, |item| match item {
+        let (landings, bodies, answering) = (&mut self.landings, &mut self.bodies, &mut self.answering);
+        let message = self.outbox.take(total, wants_credits, memory, |item, body| match item {
+            Item::Release { .. } => body.into_iter().for_each(|body| bodies.handle_release_sent(body)),
             Item::Grant { transfer, .. } | Item::Refused { transfer, .. } => {
                 landings.handle_answer_sent(transfer);
             }
@@ -259,7 +260,7 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
             }
             // No further reply can use it.
             if let Some((landing, _)) = self.offers.remove(&call) {
-                self.outbox.push_release(landing);
+                self.outbox.push_release(landing, None);
             }
         }
     }
@@ -268,15 +269,15 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
     fn take_offer(&mut self, call: CallId, len: u32) -> Option<(LandingId, RemoteSlice)> {
         let (landing, slice) = self.offers.remove(&call)?;
         if slice.len < len.into() {
-            self.outbox.push_release(landing);
+            self.outbox.push_release(landing, None);
             return None;
         }
         Some((landing, slice))
     }
 
     pub(super) fn settle(&mut self, due: Due) {
-        if let Some(landing) = due.release {
-            self.outbox.push_release(landing);
+        if let Some((landing, transfer)) = due.release {
+            self.outbox.push_release(landing, Some(transfer));
         }
         if let Some((transfer, ended)) = due.ended {
             self.events.push_back(Event::Ended(transfer, ended));

@@ -5,6 +5,7 @@ pub mod credit;
 pub mod endpoint;
 pub mod error;
 pub mod event;
+pub mod handshake;
 pub mod history;
 pub mod incoming;
 pub mod ledger;

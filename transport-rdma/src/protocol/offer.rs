@@ -109,6 +109,7 @@ impl Extension {
                 });
                 put_record(&mut bytes, record::NONCE, |bytes| bytes.put_u64_le(*nonce));
             }
+            Self::Unavailable(reason) | Self::Unusable(reason) if reason.is_empty() => {}
             Self::Unavailable(reason) | Self::Unusable(reason) => {
                 put_record(&mut bytes, record::UNAVAILABLE, |bytes| {
                     bytes.put_slice(shortened(reason).as_bytes())

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::credit::Total;
 use super::message::Message;
-use super::wire::{CONTROL_ROOM, HEADER_LEN, Item, LandingId, SLICE_ITEM_LEN};
+use super::wire::{CONTROL_ROOM, HEADER_LEN, Item, LandingId, SLICE_ITEM_LEN, TransferId};
 
 #[derive(Debug)]
 struct Batch<M> {
@@ -42,8 +42,8 @@ pub(super) struct Outbox<M> {
     delivered: u64,
     /// Items that go with the next message.
     urgent: VecDeque<Item<'static>>,
-    /// Releases, each with the number of messages that must have been taken when it goes.
-    releases: VecDeque<(u64, LandingId)>,
+    /// Releases, each with the number of messages that must have been taken when it goes, and the body that it ends.
+    releases: VecDeque<(u64, LandingId, Option<TransferId>)>,
 }
 
 impl<M: AsMut<[u8]>> Outbox<M> {
@@ -118,18 +118,19 @@ impl<M: AsMut<[u8]>> Outbox<M> {
     }
 
     /// Lets a release go behind everything that waits.
-    pub(super) fn push_release(&mut self, landing: LandingId) {
-        self.releases.push_back((self.taken + self.batches.len() as u64, landing));
+    pub(super) fn push_release(&mut self, landing: LandingId, body: Option<TransferId>) {
+        self.releases.push_back((self.taken + self.batches.len() as u64, landing, body));
     }
 
-    /// The next message, with the credits that it carries; `left` sees the items that go with it. Without anything to
+    /// The next message, with the credits that it carries; `left` sees the items that go with it, and the body that a
+    /// release ends. Without anything to
     /// say it is a bare one.
     pub(super) fn take(
         &mut self,
         total: Total,
         wants_credits: bool,
         memory: impl FnOnce() -> M,
-        mut left: impl FnMut(Item<'static>),
+        mut left: impl FnMut(Item<'static>, Option<TransferId>),
     ) -> Outbound<M> {
         let batch = self.batches.pop_front();
         self.taken += u64::from(batch.is_some());
@@ -138,20 +139,20 @@ impl<M: AsMut<[u8]>> Outbox<M> {
         self.delivered = batch.frames;
         let mut message = Message::resume(&mut batch.memory.as_mut()[..self.capacity], batch.filled);
         while message.room() >= SLICE_ITEM_LEN
-            && let Some(item) = self.next_item()
+            && let Some((item, body)) = self.next_item()
         {
             message.put(&item);
-            left(item);
+            left(item, body);
         }
         let len = message.finish(total, wants_credits);
         Outbound { memory: batch.memory, len }
     }
 
-    fn next_item(&mut self) -> Option<Item<'static>> {
+    fn next_item(&mut self) -> Option<(Item<'static>, Option<TransferId>)> {
         if let Some(item) = self.urgent.pop_front() {
-            return Some(item);
+            return Some((item, None));
         }
-        let (_, landing) = self.releases.pop_front_if(|(after, _)| *after <= self.taken)?;
-        Some(Item::Release { landing })
+        let (_, landing, body) = self.releases.pop_front_if(|(after, ..)| *after <= self.taken)?;
+        Some((Item::Release { landing }, body))
     }
 }

@@ -49,7 +49,7 @@ struct Body {
 /// What a step asks of the endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    pub(super) release: Option<LandingId>,
+    pub(super) release: Option<(LandingId, TransferId)>,
     pub(super) ended: Option<(TransferId, Ended)>,
 }
 
@@ -216,18 +216,24 @@ impl Bodies {
         steps.flatten().collect()
     }
 
+    /// The release of this body's landing is posted: its number is free.
+    pub(super) fn handle_release_sent(&mut self, transfer: TransferId) {
+        self.apply(transfer, OutgoingEvent::ReleaseSent, None);
+    }
+
     fn apply(&mut self, transfer: TransferId, event: OutgoingEvent, reason: Option<Refusal>) -> Option<Due> {
         let body = self.bodies.find(transfer.0)?;
         let (next, effect) = body.state.after(event)?;
         let job = body.job;
-        match next {
-            Some(state) => body.state = state,
-            None => {
-                self.bodies.remove(transfer.0);
-                self.placed.retain(|(_, other)| *other != transfer);
-                for queue in [&mut self.jobs, &mut self.in_pieces, &mut self.finals] {
-                    queue.retain(|other| *other != transfer);
-                }
+        if let Some(state) = next {
+            body.state = state;
+        } else {
+            self.bodies.remove(transfer.0);
+        }
+        if matches!(next, None | Some(Outgoing::Releasing)) {
+            self.placed.retain(|(_, other)| *other != transfer);
+            for queue in [&mut self.jobs, &mut self.in_pieces, &mut self.finals] {
+                queue.retain(|other| *other != transfer);
             }
         }
         let mut due = Due::default();
@@ -241,9 +247,10 @@ impl Bodies {
                 due.ended = Some((transfer, Ended::Refused(reason.unwrap_or(Refusal::Over))));
             }
             OutgoingEffect::Drop => due.ended = Some((transfer, Ended::Cancelled)),
-            OutgoingEffect::Release => due.release = Some(job.landing),
+            OutgoingEffect::Release => due.release = Some((job.landing, transfer)),
             OutgoingEffect::DropAndRelease => {
-                due = Due { release: Some(job.landing), ended: Some((transfer, Ended::Cancelled)) };
+                due =
+                    Due { release: Some((job.landing, transfer)), ended: Some((transfer, Ended::Cancelled)) };
             }
         }
         Some(due)

@@ -6,14 +6,17 @@
 //! fails the queue pair, so the memory of a call that is over comes back when its sender has written or released it.
 //!
 //! ```text
-//! sender                               Grant              Taken           Staged          Sent: write with immediate
-//!   frame announced ──▶ Announced ─────────────▶ Granted ───────▶ Copying ───────▶ Staged ───────▶ (delivered)
-//!                        │     │                  ▲   │Cancel       │Cancel         │Cancel
-//!                 Refusal│     │Cancel            │   └─────────────┴───────────────┴──▶ (release)
-//!              (refused)◀┘     ▼                  │FrameSent                               ▲   ▲
-//!                          Abandoned ──Refusal──▶ (ended)                                  │   │
-//!                              └──────Grant───────┼────────────────────────────────────────┘   │
-//!   frame placed in an offer ──▶ Queued ──────────┴────────Cancel──────────────────────────────┘
+//! sender
+//!                  Grant            Taken          Staged         Sent: the write with immediate
+//!   ──▶ Announced ───────▶ Granted ───────▶ Copying ───────▶ Staged ───────▶ (delivered)
+//!   frame  │   │            ▲   │              │              │
+//! announced│   │Refusal     │   │Cancel        │Cancel        │Cancel
+//!          │   └──▶(refused)│   └──────────────┴──────────────┴──▶ Releasing ──ReleaseSent──▶ (over)
+//!    Cancel│                │FrameSent                              ▲   ▲
+//!          ▼                │                                       │   │
+//!      Abandoned ───────────┼────────────Grant──────────────────────┘   │
+//!          └──Refusal──▶(over)                                          │
+//!   frame names an offer ──▶ Queued ───────────Cancel───────────────────┘
 //!
 //! receiver
 //!   offer sent ──▶ Offered ──Placed──▶ Expected ──Written──▶ (landed: the session gets it)
@@ -40,6 +43,8 @@ pub(super) enum Outgoing {
     Copying,
     /// All but the last write were posted.
     Staged,
+    /// It will not be written, and the release of its landing waits to be sent. Until then the peer takes its number for taken.
+    Releasing,
 }
 
 /// What happens to such a body.
@@ -57,6 +62,8 @@ pub(super) enum OutgoingEvent {
     Staged,
     /// The last write, with the immediate, was posted.
     Sent,
+    /// The message with the release was posted.
+    ReleaseSent,
     /// Its call is over.
     Cancel,
 }
@@ -92,15 +99,17 @@ impl Outgoing {
             }
             (Self::Announced, Event::Refusal) => (None, Effect::Refused),
             (Self::Announced, Event::Cancel) => (Some(Self::Abandoned), Effect::Drop),
-            (Self::Abandoned, Event::Grant) => (None, Effect::Release),
+            (Self::Abandoned, Event::Grant) => (Some(Self::Releasing), Effect::Release),
             (Self::Abandoned, Event::Refusal) => (None, Effect::Nothing),
             (Self::Abandoned, Event::Cancel) => (Some(Self::Abandoned), Effect::Nothing),
             (Self::Granted, Event::Taken) => (Some(Self::Copying), Effect::Nothing),
             (Self::Copying, Event::Staged) => (Some(Self::Staged), Effect::Final),
             (Self::Staged, Event::Sent) => (None, Effect::Delivered),
             (Self::Queued | Self::Granted | Self::Copying | Self::Staged, Event::Cancel) => {
-                (None, Effect::DropAndRelease)
+                (Some(Self::Releasing), Effect::DropAndRelease)
             }
+            (Self::Releasing, Event::ReleaseSent) => (None, Effect::Nothing),
+            (Self::Releasing, Event::Cancel) => (Some(Self::Releasing), Effect::Nothing),
             _ => return None,
         })
     }
@@ -192,28 +201,31 @@ mod tests {
             Event::Taken,
             Event::Staged,
             Event::Sent,
+            Event::ReleaseSent,
             Event::Cancel,
         ];
         let mut table = String::new();
-        for state in [Announced, Abandoned, Queued, Granted, Copying, Staged] {
+        for state in [Announced, Abandoned, Queued, Granted, Copying, Staged, Releasing] {
             for event in events {
                 table += &row(state, event, state.after(event));
             }
         }
         assert_eq!(
             table,
-            "Announced Grant Granted Job\nAnnounced Refusal over Refused\nAnnounced FrameSent refused\n\
-             Announced Taken refused\nAnnounced Staged refused\nAnnounced Sent refused\nAnnounced Cancel Abandoned Drop\n\
-             Abandoned Grant over Release\nAbandoned Refusal over Nothing\nAbandoned FrameSent refused\n\
-             Abandoned Taken refused\nAbandoned Staged refused\nAbandoned Sent refused\nAbandoned Cancel Abandoned Nothing\n\
-             Queued Grant refused\nQueued Refusal refused\nQueued FrameSent Granted Job\n\
-             Queued Taken refused\nQueued Staged refused\nQueued Sent refused\nQueued Cancel over DropAndRelease\n\
-             Granted Grant refused\nGranted Refusal refused\nGranted FrameSent refused\n\
-             Granted Taken Copying Nothing\nGranted Staged refused\nGranted Sent refused\nGranted Cancel over DropAndRelease\n\
-             Copying Grant refused\nCopying Refusal refused\nCopying FrameSent refused\n\
-             Copying Taken refused\nCopying Staged Staged Final\nCopying Sent refused\nCopying Cancel over DropAndRelease\n\
-             Staged Grant refused\nStaged Refusal refused\nStaged FrameSent refused\n\
-             Staged Taken refused\nStaged Staged refused\nStaged Sent over Delivered\nStaged Cancel over DropAndRelease\n"
+            "Announced Grant Granted Job\nAnnounced Refusal over Refused\nAnnounced FrameSent refused\nAnnounced Taken refused\n\
+             Announced Staged refused\nAnnounced Sent refused\nAnnounced ReleaseSent refused\nAnnounced Cancel Abandoned Drop\n\
+             Abandoned Grant Releasing Release\nAbandoned Refusal over Nothing\nAbandoned FrameSent refused\nAbandoned Taken refused\n\
+             Abandoned Staged refused\nAbandoned Sent refused\nAbandoned ReleaseSent refused\nAbandoned Cancel Abandoned Nothing\n\
+             Queued Grant refused\nQueued Refusal refused\nQueued FrameSent Granted Job\nQueued Taken refused\n\
+             Queued Staged refused\nQueued Sent refused\nQueued ReleaseSent refused\nQueued Cancel Releasing DropAndRelease\n\
+             Granted Grant refused\nGranted Refusal refused\nGranted FrameSent refused\nGranted Taken Copying Nothing\n\
+             Granted Staged refused\nGranted Sent refused\nGranted ReleaseSent refused\nGranted Cancel Releasing DropAndRelease\n\
+             Copying Grant refused\nCopying Refusal refused\nCopying FrameSent refused\nCopying Taken refused\n\
+             Copying Staged Staged Final\nCopying Sent refused\nCopying ReleaseSent refused\nCopying Cancel Releasing DropAndRelease\n\
+             Staged Grant refused\nStaged Refusal refused\nStaged FrameSent refused\nStaged Taken refused\n\
+             Staged Staged refused\nStaged Sent over Delivered\nStaged ReleaseSent refused\nStaged Cancel Releasing DropAndRelease\n\
+             Releasing Grant refused\nReleasing Refusal refused\nReleasing FrameSent refused\nReleasing Taken refused\n\
+             Releasing Staged refused\nReleasing Sent refused\nReleasing ReleaseSent over Nothing\nReleasing Cancel Releasing Nothing\n"
         );
     }
 

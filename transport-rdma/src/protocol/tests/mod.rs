@@ -1,3 +1,8 @@
 //! Tests that join several parts of the protocol.
 
+mod handshake;
+mod hostile;
+mod offer;
+mod schedules;
+mod side;
 mod wire;
