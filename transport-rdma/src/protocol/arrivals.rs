@@ -1,8 +1,9 @@
 //! What arrives at an endpoint, and what its driver decides about it.
 //!
-//! Owns nothing but the incoming half of [`Endpoint`]. Invariant: a message is counted before it is looked at, and every
-//! answer that a peer can cause takes a place of which there are few, until it has left; so a peer that gives no
-//! credits cannot make answers pile up. Never: decides what the driver should: whether there is memory.
+//! Owns nothing but the incoming half of [`Endpoint`]. Invariant: a message is counted before it is looked
+//! at, and every answer that a peer can cause takes a place of which there are few, until it has left; so a
+//! peer that gives no credits cannot make answers pile up. Never: decides what the driver should: whether
+//! there is memory.
 
 use byway_runtime::session::{CallId, Role};
 
@@ -105,6 +106,12 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         self.receive.handle_returned(entries);
     }
 
+    /// Says how many receives hold frames back, because [`accepts`](Self::accepts) was false: they stay in
+    /// use until the session has taken the last frame of each.
+    pub fn set_held(&mut self, entries: Credits) {
+        self.receive.set_held(entries);
+    }
+
     /// What happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -112,8 +119,9 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
 
     // ---- Decisions of the driver ----
 
-    /// Answers an announcement with memory, whose slice may be longer than the body; `None` when nobody waits for it
-    /// any more, and the memory is still the driver's. The window was bound by an earlier request of the same queue pair.
+    /// Answers an announcement with memory, whose slice may be longer than the body; `None` when nobody waits
+    /// for it any more, and the memory is still the driver's. The window was bound by an earlier request of
+    /// the same queue pair.
     pub fn grant(&mut self, transfer: TransferId, place: Place) -> Option<LandingId> {
         let (landing, len) = self.landings.grant(transfer, place)?;
         let place = match place {
@@ -124,8 +132,8 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         Some(landing)
     }
 
-    /// Answers an announcement with a refusal, and ends its call if that is not over; `false` when nobody waits for it
-    /// any more.
+    /// Answers an announcement with a refusal, and ends its call if that is not over; `false` when nobody
+    /// waits for it any more.
     pub fn refuse(&mut self, transfer: TransferId, reason: Refusal) -> bool {
         let waits = self.landings.refuse(transfer);
         if waits {

@@ -1,9 +1,9 @@
 //! How much memory landings may take.
 //!
-//! Owns [`Budget`]. What is reserved counts from the grant until the memory is back, that is, while the peer may write it, while
-//! its message waits for its reader, and while the reader keeps the message. Invariant: whoever does not get its memory is
-//! refused, never made to wait: waiting would make one reader that does not read hold up all other calls.
-//! Never: owns memory.
+//! Owns [`Budget`]. What is reserved counts from the grant until the memory is back, that is, while the peer
+//! may write it, while its message waits for its reader, and while the reader keeps the message. Invariant:
+//! whoever does not get its memory is refused, never made to wait: waiting would make one reader that does
+//! not read hold up all other calls. Never: owns memory.
 
 /// Bytes that landings may take: of one connection, or of a process.
 #[derive(Debug, Clone, Copy)]

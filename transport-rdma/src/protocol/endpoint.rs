@@ -1,9 +1,10 @@
 //! One side of an RDMA link: credits, messages, bodies and landings together.
 //!
-//! Owns [`Endpoint`]; the module's documentation has the contract. `M` is memory for one message, which only the driver knows how to
-//! get. Invariants: see the parts. Here they meet: everything that consumes one of the peer's receives goes out through
-//! [`Endpoint::poll_transmit`], and everything that consumed one of ours comes in through [`Endpoint::handle_message`] or
-//! [`Endpoint::handle_write`]. Never: does I/O, waits, or looks into a head or a body.
+//! Owns [`Endpoint`]; the module's documentation has the contract. `M` is memory for one message, which only
+//! the driver knows how to get. Invariants: see the parts. Here they meet: everything that consumes one of
+//! the peer's receives goes out through [`Endpoint::poll_transmit`], and everything that consumed one of ours
+//! comes in through [`Endpoint::handle_message`] or [`Endpoint::handle_write`]. Never: does I/O, waits, or
+//! looks into a head or a body.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -46,7 +47,8 @@ pub struct Endpoint<M> {
 }
 
 impl<M: AsMut<[u8]>> Endpoint<M> {
-    /// An endpoint after both sides agreed; `None` when the offers do not fit, which their verdict should have found.
+    /// An endpoint after both sides agreed; `None` when the offers do not fit, which their verdict should
+    /// have found.
     pub fn new(settings: Settings) -> Option<Self> {
         let Settings { local, remote, limits, remote_limits, .. } = settings;
         if remote.check(remote_limits.max_head).is_err() || local.check(limits.max_head).is_err() {
@@ -70,8 +72,9 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
 
     // ---- The session's side ----
 
-    /// Takes a frame, and memory to offer for its reply when it opens a call. A body that comes to travel by itself must
-    /// have been encoded before: encoding runs the caller's code, and what is announced must follow.
+    /// Takes a frame, and memory to offer for its reply when it opens a call. A body that comes to travel by
+    /// itself must have been encoded before: encoding runs the caller's code, and what is announced must
+    /// follow.
     ///
     /// # Errors
     /// For a message when [`has_room`](Self::has_room) is false.
@@ -125,7 +128,13 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
 
     /// Whether another message is welcome.
     pub fn has_room(&self) -> bool {
-        self.outbox.batches() < ROOM && self.bodies.has_room()
+        self.accepts() && self.bodies.has_room()
+    }
+
+    /// Whether a server's driver should hand over frames. It depends on credits alone: if it depended on
+    /// numbers for bodies, the client's grants, which free them, could wait for receives that frames hold.
+    pub fn accepts(&self) -> bool {
+        self.outbox.batches() < ROOM
     }
 
     /// Whether memory for a reply would be offered.
@@ -209,8 +218,8 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         self.bodies.poll_job()
     }
 
-    /// Whether the driver may still post a write for this body: asked right before each. After a release has been
-    /// posted, a write would fail the queue pair.
+    /// Whether the driver may still post a write for this body: asked right before each. After a release has
+    /// been posted, a write would fail the queue pair.
     pub fn may_write(&mut self, transfer: TransferId) -> bool {
         self.bodies.may_write(transfer)
     }
@@ -240,7 +249,8 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         self.settle(due);
     }
 
-    /// Acts on frames that end a call, whether they come or go: what is for nobody any more is not sent, granted or kept.
+    /// Acts on frames that end a call, whether they come or go: what is for nobody any more is not sent,
+    /// granted or kept.
     pub(super) fn note_ends(&mut self, header: &Header, outgoing: bool) {
         let (call, ends) = (header.call, header.flags.contains(Flags::END));
         let (sending, receiving) = match (self.settings.role, header.kind, outgoing) {

@@ -1,7 +1,7 @@
 //! What a peer can do wrong on an RDMA link.
 //!
-//! Owns [`ProtocolError`]. Every variant is the peer's fault and ends the connection: over a reliable, ordered queue pair an
-//! honest peer causes none of them. Never: describes a local failure, or backpressure.
+//! Owns [`ProtocolError`]. Every variant is the peer's fault and ends the connection: over a reliable,
+//! ordered queue pair an honest peer causes none of them. Never: describes a local failure, or backpressure.
 
 use std::fmt;
 

@@ -1,6 +1,7 @@
 //! What goes into an endpoint and comes out of it.
 //!
-//! Owns the values of that interface and no logic. Never: holds memory, but for a message on its way to the NIC.
+//! Owns the values of that interface and no logic. Never: holds memory, but for a message on its way to the
+//! NIC.
 
 use byway_runtime::Limits;
 use byway_runtime::session::{Header, Role};
@@ -25,7 +26,8 @@ pub struct Settings {
     pub limits: Limits,
     /// What the peer accepts, as its hello said.
     pub remote_limits: Limits,
-    /// Bodies of at least this many bytes are written into the peer's memory, in bytes; below that they travel in their frames.
+    /// Bodies of at least this many bytes are written into the peer's memory, in bytes; below that they
+    /// travel in their frames.
     pub large_from: u32,
 }
 
@@ -71,7 +73,8 @@ pub enum ReceivedBody<'a> {
     Later {
         /// Unique among the bodies on their way.
         number: u64,
-        /// Set when it waits for [`Endpoint::grant`] or [`Endpoint::refuse`].
+        /// Set when it waits for [`Endpoint::grant`](super::Endpoint::grant) or
+        /// [`Endpoint::refuse`](super::Endpoint::refuse).
         announced: Option<TransferId>,
     },
 }
@@ -113,6 +116,6 @@ pub struct Piece {
     pub len: u32,
 }
 
-/// The link had no room for a message: [`Endpoint::has_room`] was not asked.
+/// The link had no room for a message: [`Endpoint::has_room`](super::Endpoint::has_room) was not asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom;

@@ -1,20 +1,23 @@
 //! How two sides agree on RDMA, or on going without.
 //!
-//! Owns [`Handshake`]: which step is next, after the hellos' extensions and until both verdicts are known. Invariant: both sides
-//! come to the same conclusion, whatever fails at either: RDMA only if both said yes, and everything else before the
-//! second verdict means that the same TCP connection carries on. When a hello or a verdict does not come at all, nobody can know
-//! what the peer concluded: the stream is [`Outcome::Broken`].
+//! Owns [`Handshake`]: which step is next, after the hellos' extensions and until both verdicts are known.
+//! Invariant: both sides come to the same conclusion, whatever fails at either: RDMA only if both said yes,
+//! and everything else before the second verdict means that the same TCP connection carries on. When a hello
+//! or a verdict does not come at all, nobody can know what the peer concluded: the stream is
+//! [`Outcome::Broken`].
 //!
 //! ```text
-//! client  AwaitPeer ──offer──▶ Joining ──connected, probe sent──▶ Probing ──probe came──────────────────▶ Deciding
-//! server  AwaitPeer ──offer──▶ Preparing ──hello with offer──▶ Listening ──probe came──▶ Answering ──sent──▶ Deciding
-//!              │                  │                                 any failure, or the peer's no ──────▶ Deciding
-//!              └──no offer────────┴──▶ Over (TCP)                 Deciding ──the peer's verdict──▶ Over
+//! client  AwaitPeer ──offer──▶ Joining ──connected; sends probe──▶ Probing ──probe came──▶ Deciding
+//!
+//! server  AwaitPeer ──offer──▶ Preparing ──prepared; says hello──▶ Listening ──probe came; sends its own──▶
+//!         Answering ──probe acknowledged──▶ Deciding
+//!
+//!         AwaitPeer, Preparing ──no offer──▶ Over (TCP)
+//!         any before Deciding ──a failure, or the peer's no──▶ Deciding      Deciding ──peer's verdict──▶ Over
 //! ```
-//! The server's queue pair can send before its hello leaves, the client's before its probe; so a probe never meets a queue
-//! pair that cannot receive it. The client probes first, and the server's probe answers. Both are ordinary messages of
-//! the link, and use a credit.
-//! Never: keeps time. The driver says when it is up.
+//! The server's queue pair can send before its hello leaves, the client's before its probe; so a probe never
+//! meets a queue pair that cannot receive it. The client probes first, and the server's probe answers. Both
+//! are ordinary messages of the link, and use a credit. Never: keeps time. The driver says when it is up.
 
 use std::collections::VecDeque;
 
@@ -42,7 +45,8 @@ pub enum Action {
 /// What both sides concluded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Frames go over the queue pair. A server's may arrive there before the client's verdict has come over TCP.
+    /// Frames go over the queue pair. A server's may arrive there before the client's verdict has come over
+    /// TCP.
     Rdma(Offer),
     /// Frames go over this TCP connection, for this reason.
     Tcp(String),

@@ -1,10 +1,11 @@
 //! How large the reply to a request will be.
 //!
-//! Owns [`History`], which remembers for each method about the largest reply of late. A new size above what is remembered
-//! replaces it at once, since an offer that is too small costs a round trip; a smaller one pulls it down by an eighth of the
-//! difference, so that one large reply is forgotten after some twenty small ones. An offer is an eighth larger than that, for replies
-//! that grow slowly. Invariant: a fixed number of entries; a method that shares an entry with another one gets worse
-//! predictions and nothing else. Never: offers for methods whose replies fit a message.
+//! Owns [`History`], which remembers for each method about the largest reply of late. A new size above what
+//! is remembered replaces it at once, since an offer that is too small costs a round trip; a smaller one
+//! pulls it down by an eighth of the difference, so that one large reply is forgotten after some twenty small
+//! ones. An offer is an eighth larger than that, for replies that grow slowly. Invariant: a fixed number of
+//! entries; a method that shares an entry with another one gets worse predictions and nothing else. Never:
+//! offers for methods whose replies fit a message.
 
 /// Methods that are remembered; a service has fewer that are called often.
 const ENTRIES: usize = 256;
@@ -24,7 +25,8 @@ pub struct History {
 }
 
 impl History {
-    /// Offers are made for replies that are expected to have at least `from` bytes, and never of more than `up_to`.
+    /// Offers are made for replies that are expected to have at least `from` bytes, and never of more than
+    /// `up_to`.
     pub fn new(from: u32, up_to: u32) -> Self {
         Self { entries: vec![Entry::default(); ENTRIES], from, up_to }
     }

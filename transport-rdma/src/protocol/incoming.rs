@@ -1,9 +1,9 @@
 //! The bodies that this side receives, and the memory they land in.
 //!
-//! Owns [`Landings`]: what the peer announced, and what this side granted and offered. Invariants: an announcement is answered
-//! once; a landing is handed over or freed once, and only when the peer has given it back. Bounded by what this side
-//! said it accepts: beyond that the peer is at fault.
-//! Never: holds memory; the driver does, by number.
+//! Owns [`Landings`]: what the peer announced, and what this side granted and offered. Invariants: an
+//! announcement is answered once; a landing is handed over or freed once, and only when the peer has given it
+//! back. Bounded by what this side said it accepts: beyond that the peer is at fault. Never: holds memory;
+//! the driver does, by number.
 
 use byway_runtime::session::CallId;
 
@@ -227,7 +227,8 @@ impl Landings {
         self.give_back(landing, LandingEvent::Release)
     }
 
-    /// Takes a piece: where its bytes go, if anybody wants them, and what becomes of the landing with the last one.
+    /// Takes a piece: where its bytes go, if anybody wants them, and what becomes of the landing with the
+    /// last one.
     ///
     /// # Errors
     /// When no piece is expected, or a shorter one.

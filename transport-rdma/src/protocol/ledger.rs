@@ -1,11 +1,12 @@
 //! How connections share one receive queue.
 //!
-//! Owns [`Ledger`]: every entry of the queue belongs to one connection's share, or is free. A share is what its connection's
-//! [`ReceiveCredits`](super::credit::ReceiveCredits) have as their window, so an entry that a message used and that is not back yet still counts.
-//! Invariant: shares add up to no more than the queue has, hence credits that peers hold never exceed entries that are posted.
-//! A connection holds a minimum, borrows when its peer asks, and gives back when asked: nobody waits for an entry that
-//! somebody else has to give back first, since the minimum is enough to go on.
-//! Never: takes a credit away. Only the peer can give one back, since it may be using it now.
+//! Owns [`Ledger`]: every entry of the queue belongs to one connection's share, or is free. A share is what
+//! its connection's [`ReceiveCredits`](super::credit::ReceiveCredits) have as their window, so an entry that
+//! a message used and that is not back yet still counts. Invariant: shares add up to no more than the queue
+//! has, hence credits that peers hold never exceed entries that are posted. A connection holds a minimum,
+//! borrows when its peer asks, and gives back when asked: nobody waits for an entry that somebody else has to
+//! give back first, since the minimum is enough to go on. Never: takes a credit away. Only the peer can give
+//! one back, since it may be using it now.
 
 use super::credit::{Credits, MIN_WINDOW};
 
@@ -32,8 +33,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A queue in which `posted` entries are kept posted. A share has at least `minimum` of them, which is raised to what works,
-    /// and at most `maximum`.
+    /// A queue in which `posted` entries are kept posted. A share has at least `minimum` of them, which is
+    /// raised to what works, and at most `maximum`.
     pub fn new(posted: Credits, minimum: Credits, maximum: Credits) -> Self {
         let minimum = minimum.0.max(MIN_WINDOW);
         let maximum = maximum.0.max(minimum);
@@ -50,8 +51,8 @@ impl Ledger {
         Credits(self.shares.get(id.0).copied().flatten().map_or(0, |share| share.entries))
     }
 
-    /// A new connection's share, of the minimum; `None` when it is not there. The others are then asked to give back, so
-    /// that a later attempt may succeed; this one goes on without RDMA.
+    /// A new connection's share, of the minimum; `None` when it is not there. The others are then asked to
+    /// give back, so that a later attempt may succeed; this one goes on without RDMA.
     pub fn open(&mut self) -> Option<ShareId> {
         if self.free < self.minimum {
             self.missing = self.missing.saturating_add(self.minimum - self.free);
@@ -67,8 +68,8 @@ impl Ledger {
         Some(ShareId(index))
     }
 
-    /// Adds to a share; returns how much, which may be nothing. At most half of what is free, so that the next one finds
-    /// something too.
+    /// Adds to a share; returns how much, which may be nothing. At most half of what is free, so that the
+    /// next one finds something too.
     pub fn borrow(&mut self, id: ShareId, wanted: Credits) -> Credits {
         let Some(share) = self.shares.get_mut(id.0).and_then(Option::as_mut) else { return Credits(0) };
         let wanted = wanted.0.min(self.maximum - share.entries);
@@ -79,8 +80,8 @@ impl Ledger {
         Credits(lent)
     }
 
-    /// Whom to ask for how much, when somebody did not get enough: whoever has most above the minimum. Each is asked once
-    /// until it has answered.
+    /// Whom to ask for how much, when somebody did not get enough: whoever has most above the minimum. Each
+    /// is asked once until it has answered.
     pub fn poll_ask(&mut self) -> Option<(ShareId, Credits)> {
         if self.missing == 0 {
             return None;

@@ -1,8 +1,9 @@
 //! Writing one message into memory that the driver chose.
 //!
-//! Owns [`Message`], which puts items behind each other and the header before them, last, so that credits are those of the moment in
-//! which it is posted. Invariant: what it wrote decodes. A frame whose encoding panics leaves the message as it was.
-//! Never: allocates, or writes past the memory: its user asks for [`room`](Message::room) first.
+//! Owns [`Message`], which puts items behind each other and the header before them, last, so that credits are
+//! those of the moment in which it is posted. Invariant: what it wrote decodes. A frame whose encoding panics
+//! leaves the message as it was. Never: allocates, or writes past the memory: its user asks for
+//! [`room`](Message::room) first.
 
 use bytes::BufMut;
 use byway_runtime::output::Output;

@@ -1,10 +1,10 @@
 //! What each side says about RDMA before there is any, and what both conclude.
 //!
-//! Owns [`Offer`], the records that carry it in a hello's extension, and [`Verdict`], the last word over TCP. Records are
-//! type, length and value: a type that a side does not know is skipped, and bytes behind those it knows too, so that a later version
-//! can say more. Invariant: whether verdicts follow depends on one thing that both sides see alike, an endpoint record in
-//! both hellos ([`Extension::offers`]), not on whether a side can use what it says.
-//! Never: trusts a length from the peer before it is compared with what is left.
+//! Owns [`Offer`], the records that carry it in a hello's extension, and [`Verdict`], the last word over TCP.
+//! Records are type, length and value: a type that a side does not know is skipped, and bytes behind those it
+//! knows too, so that a later version can say more. Invariant: whether verdicts follow depends on one thing
+//! that both sides see alike, an endpoint record in both hellos ([`Extension::offers`]), not on whether a
+//! side can use what it says. Never: trusts a length from the peer before it is compared with what is left.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

@@ -1,10 +1,10 @@
 //! What waits for a credit: messages that are being filled, and items of the link's own.
 //!
-//! Owns [`Outbox`]. Frames go into the last message, in the order in which they were pushed, and messages leave first to last, so
-//! no frame overtakes another. Items of the link's own go into whichever message leaves next: a grant must not wait behind
-//! megabytes. Only a release keeps its place behind what was queued before it, since that may name the landing.
-//! Invariant: every message keeps [`CONTROL_ROOM`] for such items, so they leave however many frames come.
-//! Never: decides whether a message may go.
+//! Owns [`Outbox`]. Frames go into the last message, in the order in which they were pushed, and messages
+//! leave first to last, so no frame overtakes another. Items of the link's own go into whichever message
+//! leaves next: a grant must not wait behind megabytes. Only a release keeps its place behind what was queued
+//! before it, since that may name the landing. Invariant: every message keeps [`CONTROL_ROOM`] for such
+//! items, so they leave however many frames come. Never: decides whether a message may go.
 
 use std::collections::VecDeque;
 
@@ -42,7 +42,8 @@ pub(super) struct Outbox<M> {
     delivered: u64,
     /// Items that go with the next message.
     urgent: VecDeque<Item<'static>>,
-    /// Releases, each with the number of messages that must have been taken when it goes, and the body that it ends.
+    /// Releases, each with the number of messages that must have been taken when it goes, and the body that
+    /// it ends.
     releases: VecDeque<(u64, LandingId, Option<TransferId>)>,
 }
 
@@ -100,7 +101,7 @@ impl<M: AsMut<[u8]>> Outbox<M> {
     ) {
         debug_assert!(len <= self.longest_item(), "the endpoint sends what is longer in another way");
         let room = self.capacity - CONTROL_ROOM;
-        if !self.batches.back().is_some_and(|last| last.filled + len <= room) {
+        if self.batches.back().is_none_or(|last| last.filled + len > room) {
             let batch = Batch { memory: memory(), filled: HEADER_LEN, frames: self.pushed };
             self.batches.push_back(batch);
         }
@@ -122,9 +123,8 @@ impl<M: AsMut<[u8]>> Outbox<M> {
         self.releases.push_back((self.taken + self.batches.len() as u64, landing, body));
     }
 
-    /// The next message, with the credits that it carries; `left` sees the items that go with it, and the body that a
-    /// release ends. Without anything to
-    /// say it is a bare one.
+    /// The next message, with the credits that it carries; `left` sees the items that go with it, and the
+    /// body that a release ends. Without anything to say it is a bare one.
     pub(super) fn take(
         &mut self,
         total: Total,
@@ -152,7 +152,8 @@ impl<M: AsMut<[u8]>> Outbox<M> {
         if let Some(item) = self.urgent.pop_front() {
             return Some((item, None));
         }
-        let (_, landing, body) = self.releases.pop_front_if(|(after, ..)| *after <= self.taken)?;
+        let &(_, landing, body) = self.releases.front().filter(|(after, ..)| *after <= self.taken)?;
+        self.releases.pop_front();
         Some((Item::Release { landing }, body))
     }
 }

@@ -1,8 +1,8 @@
 //! The bodies that this side sends.
 //!
-//! Owns [`Bodies`]: numbers, states and what is due for each. Invariants: a number is used again only when the peer cannot
-//! mean the old body any more; each body ends once, as an [`Ended`]. Bounded by what the peer accepts at once.
-//! Never: holds a body's bytes; the driver does, by number.
+//! Owns [`Bodies`]: numbers, states and what is due for each. Invariants: a number is used again only when
+//! the peer cannot mean the old body any more; each body ends once, as an [`Ended`]. Bounded by what the peer
+//! accepts at once. Never: holds a body's bytes; the driver does, by number.
 
 use std::collections::VecDeque;
 
@@ -150,7 +150,8 @@ impl Bodies {
 
     /// Frames before `position` have left.
     pub(super) fn handle_frames_sent(&mut self, position: u64) {
-        while let Some((_, transfer)) = self.placed.pop_front_if(|(frame, _)| *frame < position) {
+        while let Some(&(_, transfer)) = self.placed.front().filter(|(frame, _)| *frame < position) {
+            self.placed.pop_front();
             self.apply(transfer, OutgoingEvent::FrameSent, None);
         }
     }

@@ -1,8 +1,9 @@
 //! Numbered places, few and reused.
 //!
-//! Owns [`Table`]: a bounded number of slots, each with a generation that is another one for every new tenant. A number on the
-//! wire is the slot in the low 16 bits and the generation in the high 16, as in a call's id. Invariant: a number that was removed names
-//! nothing until its slot had 65,535 more tenants. Never: grows past its bound, whatever numbers a peer names.
+//! Owns [`Table`]: a bounded number of slots, each with a generation that is another one for every new
+//! tenant. A number on the wire is the slot in the low 16 bits and the generation in the high 16, as in a
+//! call's id. Invariant: a number that was removed names nothing until its slot had 65,535 more tenants.
+//! Never: grows past its bound, whatever numbers a peer names.
 
 #[derive(Debug)]
 struct Slot<T> {

@@ -1,9 +1,10 @@
 //! The states of a body on its way, at both ends, and of the memory it lands in.
 //!
-//! Owns two tables, [`Outgoing`] and [`Landing`]; `outgoing` and `incoming` have what is in these states. An announced body gets
-//! exactly one answer, a grant or a refusal. A landing that the sender knows of, granted or offered, is given back by the
-//! sender exactly once: written or released. Neither side takes back what it said: a write through a window that is gone
-//! fails the queue pair, so the memory of a call that is over comes back when its sender has written or released it.
+//! Owns two tables, [`Outgoing`] and [`Landing`]; `outgoing` and `incoming` have what is in these states. An
+//! announced body gets exactly one answer, a grant or a refusal. A landing that the sender knows of, granted
+//! or offered, is given back by the sender exactly once: written or released. Neither side takes back what it
+//! said: a write through a window that is gone fails the queue pair, so the memory of a call that is over
+//! comes back when its sender has written or released it.
 //!
 //! ```text
 //! sender
@@ -43,7 +44,8 @@ pub(super) enum Outgoing {
     Copying,
     /// All but the last write were posted.
     Staged,
-    /// It will not be written, and the release of its landing waits to be sent. Until then the peer takes its number for taken.
+    /// It will not be written, and the release of its landing waits to be sent. Until then the peer takes its
+    /// number for taken.
     Releasing,
 }
 

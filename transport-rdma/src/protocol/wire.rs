@@ -1,8 +1,8 @@
 //! What one SEND carries: a header and items.
 //!
-//! Owns the layout of both and the bounds-checked decoding of what a peer sent. docs/wire.md, "Over RDMA", is the same text
-//! for other implementations. Invariant: decoding allocates nothing and reads each byte once; an item is inside its message.
-//! Never: knows whether an item is allowed now.
+//! Owns the layout of both and the bounds-checked decoding of what a peer sent. docs/wire.md, "Over RDMA", is
+//! the same text for other implementations. Invariant: decoding allocates nothing and reads each byte once;
+//! an item is inside its message. Never: knows whether an item is allowed now.
 
 use byway_runtime::Limits;
 use byway_runtime::session::{CallId, Flags, HEADER_LEN as FRAME_HEADER_LEN, Header};
@@ -17,15 +17,15 @@ pub const HEADER_LEN: usize = 8;
 /// Longest message: its length has 24 bits.
 pub const MAX_MESSAGE: usize = (1 << 24) - 1;
 
-/// Bytes that frames leave free at the end of a message, so that grants, refusals and releases always find a place and
-/// frames that never stop coming cannot keep them from leaving. Room for two of the longest.
+/// Bytes that frames leave free at the end of a message, so that grants, refusals and releases always find a
+/// place and frames that never stop coming cannot keep them from leaving. Room for two of the longest.
 pub const CONTROL_ROOM: usize = 2 * SLICE_ITEM_LEN;
 
 /// Bytes of an offer or of a grant with a slice.
 pub const SLICE_ITEM_LEN: usize = 1 + 4 + 4 + 16;
 
-/// The smallest receive that holds every message about heads of up to `max_head` bytes: a frame, what the link says about it,
-/// an offer that rides on it, and the room for control.
+/// The smallest receive that holds every message about heads of up to `max_head` bytes: a frame, what the
+/// link says about it, an offer that rides on it, and the room for control.
 pub fn least_receive(max_head: u16) -> usize {
     HEADER_LEN + SLICE_ITEM_LEN + NUMBERED_FRAME_LEN + usize::from(max_head) + CONTROL_ROOM
 }
@@ -39,7 +39,8 @@ pub(super) const NUMBERED_FRAME_LEN: usize = 1 + 4 + FRAME_HEADER_LEN;
 /// Bytes of a piece beside its content.
 pub(super) const PIECE_ITEM_LEN: usize = 1 + 4 + 4;
 
-/// A body on its way from its sender, numbered by the sender: slot and generation, unique among those on their way.
+/// A body on its way from its sender, numbered by the sender: slot and generation, unique among those on
+/// their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransferId(pub u32);
 

@@ -1,5 +1,8 @@
 //! Tests that join several parts of the protocol.
 
+mod calls;
+mod credits;
+mod endpoint;
 mod handshake;
 mod hostile;
 mod offer;

@@ -68,6 +68,7 @@ impl Pair {
             4 => side.repost(random),
             5 => side.queue_piece(),
             6 => side.read_any(random, all_read),
+            7 => side.accept(random),
             _ => side.go_on(random),
         };
         let [client, server] = &self.sides;
@@ -106,7 +107,7 @@ impl Pair {
     }
 }
 
-const STEPS: usize = 8;
+const STEPS: usize = 9;
 
 fn add(into: &mut Counts, counts: &Counts) {
     into.delivered += counts.delivered;
@@ -145,12 +146,12 @@ fn windows(seed: u64) -> [u16; 2] {
     let least = MIN_WINDOW as u16;
     let window = least + (seed % 30) as u16;
     let other = Rng::with_seed(seed).u16(least..=32);
-    [window, if seed % 2 == 0 { window } else { other }]
+    [window, if seed.is_multiple_of(2) { window } else { other }]
 }
 
 #[test]
 fn everything_arrives_in_order_and_nothing_waits_for_ever() {
-    let counts = run_all(120, |seed| Load {
+    let counts = run_all(180, |seed| Load {
         windows: windows(seed),
         steps: 1000,
         cancels: false,
@@ -164,7 +165,7 @@ fn everything_arrives_in_order_and_nothing_waits_for_ever() {
 
 #[test]
 fn calls_cancelled_at_any_moment_leave_nothing_behind() {
-    let counts = run_all(150, |seed| Load {
+    let counts = run_all(240, |seed| Load {
         windows: windows(seed),
         steps: 1000,
         cancels: true,
@@ -176,7 +177,7 @@ fn calls_cancelled_at_any_moment_leave_nothing_behind() {
 
 #[test]
 fn without_memory_bodies_are_refused_and_others_go_on() {
-    let counts = run_all(120, |seed| Load {
+    let counts = run_all(180, |seed| Load {
         windows: windows(seed),
         steps: 1000,
         cancels: seed % 3 == 0,
@@ -189,7 +190,7 @@ fn without_memory_bodies_are_refused_and_others_go_on() {
 
 #[test]
 fn where_windows_cannot_be_bound_bodies_come_in_pieces() {
-    let counts = run_all(120, |seed| Load {
+    let counts = run_all(180, |seed| Load {
         windows: windows(seed),
         steps: 1200,
         cancels: seed % 2 == 0,

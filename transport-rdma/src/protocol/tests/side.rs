@@ -1,14 +1,13 @@
-//! One side of a simulated link: an endpoint, a driver, memory, and a session in miniature.
+//! One side of a simulated link: an endpoint, a driver, memory, and the calls of `calls`.
 //!
-//! Every step is small and chosen by the schedule, so that anything may happen between two others. What would fail a queue pair
-//! or break a promise panics here: a message without a receive, a write through a window that is gone, memory that comes
-//! back twice, a part of a call out of order.
+//! Every step is small and chosen by the schedule, so that anything may happen between two others. What would
+//! fail a queue pair or break a promise panics here: a message without a receive, a write through a window
+//! that is gone, memory that comes back twice, a part of a call out of order.
 
 use std::collections::{HashMap, VecDeque};
 
-use bytes::Bytes;
-use byway_runtime::session::{CallId, Flags, Frame, Header, Kind, Role};
-use byway_runtime::{Encoded, Limits};
+use byway_runtime::Limits;
+use byway_runtime::session::{CallId, Header, Role};
 use fastrand::Rng;
 
 use super::super::budget::Budget;
@@ -18,6 +17,7 @@ use super::super::event::{Event, Received, ReceivedBody, Settings, Transmit};
 use super::super::offer::Capabilities;
 use super::super::outgoing::{Ended, Job};
 use super::super::wire::{LandingId, Place, Refusal, TransferId};
+use super::calls::{Call, Part};
 use crate::nic::RemoteSlice;
 
 /// What travels, in order.
@@ -27,20 +27,11 @@ pub(super) enum Wire {
     WriteImmediate { address: u64, offset: usize, bytes: Vec<u8>, immediate: u32 },
 }
 
-/// A message that has arrived or will.
-enum Part {
-    Later(u64),
-    Here(Option<u64>),
-    End,
-}
-
-#[derive(Default)]
-pub(super) struct Call {
-    to_send: u32,
-    next_out: u32,
-    next_in: u32,
-    inbox: VecDeque<Part>,
-    slow: bool,
+/// A frame that was held back.
+struct OwnedFrame {
+    header: Header,
+    head: Vec<u8>,
+    body: Result<Vec<u8>, (u64, Option<TransferId>)>,
 }
 
 #[derive(Default)]
@@ -59,31 +50,30 @@ pub(super) struct Counts {
 
 pub(super) struct Side {
     pub(super) endpoint: Endpoint<Vec<u8>>,
-    role: Role,
-    windows: bool,
+    pub(super) role: Role,
+    pub(super) windows: bool,
     pub(super) incoming: VecDeque<Wire>,
     posted: u32,
     spare: u32,
     /// Memory that the peer may write, by address.
     open: HashMap<u64, Vec<u8>>,
-    by_landing: HashMap<LandingId, u64>,
+    pub(super) by_landing: HashMap<LandingId, u64>,
     /// Memory that holds bodies which nobody has read.
     held: HashMap<u64, Vec<u8>>,
     next_address: u64,
     budget: Budget,
-    bodies: HashMap<TransferId, Vec<u8>>,
+    pub(super) bodies: HashMap<TransferId, Vec<u8>>,
     copying: Vec<Job>,
-    pending: Vec<(TransferId, CallId, u64, u32)>,
+    pub(super) pending: Vec<(TransferId, CallId, u64, u32)>,
     pub(super) calls: HashMap<CallId, Call>,
-    next_call: u32,
+    pub(super) next_call: u32,
+    /// Frames that a server does not take while it has no room for answers, and the message that each came in.
+    waiting: VecDeque<(u64, OwnedFrame)>,
+    messages: u64,
     pub(super) counts: Counts,
 }
 
-fn body(call: CallId, seq: u32, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (call.0 * 31 + seq * 7 + at as u32) as u8).collect()
-}
-
-fn memory() -> Vec<u8> {
+pub(super) fn memory() -> Vec<u8> {
     vec![0xaa; 1024]
 }
 
@@ -114,164 +104,15 @@ impl Side {
             pending: Vec::new(),
             calls: HashMap::new(),
             next_call: 1,
+            waiting: VecDeque::new(),
+            messages: 0,
             counts: Counts::default(),
-        }
-    }
-
-    // ---- The session in miniature ----
-
-    fn push(
-        &mut self,
-        kind: Kind,
-        flags: Flags,
-        call: CallId,
-        len: Option<usize>,
-        reply: Option<RemoteSlice>,
-    ) {
-        let seq = self.calls.get_mut(&call).map_or(0, |call| {
-            call.next_out += 1;
-            call.next_out - 1
-        });
-        let (head, bytes) =
-            (Encoded(Bytes::copy_from_slice(&seq.to_le_bytes())), body(call, seq, len.unwrap_or(0)));
-        let encoded = Encoded(Bytes::from(bytes.clone()));
-        let header = Header {
-            kind,
-            flags: flags.with_if(Flags::MESSAGE, len.is_some()),
-            head_len: 4,
-            call,
-            body_len: bytes.len() as u32,
-        };
-        let frame = Frame { header, head: Some(&head), body: len.map(|_| &encoded as _) };
-        let pushed = self.endpoint.push(&frame, reply, memory).expect("there is room");
-        match pushed.transfer {
-            Some(transfer) => assert!(self.bodies.insert(transfer, bytes).is_none(), "a number of its own"),
-            None => self.counts.small += usize::from(len.is_some()),
-        }
-        if let Some(slice) = reply {
-            match pushed.offered {
-                Some(landing) => assert!(self.by_landing.insert(landing, slice.address).is_none()),
-                None => self.close(slice.address),
-            }
-        }
-    }
-
-    pub(super) fn open_call(&mut self, random: &mut Rng) -> bool {
-        if !self.endpoint.has_room() || self.calls.len() > 12 {
-            return false;
-        }
-        let call = CallId(self.next_call);
-        self.next_call += 1;
-        let to_send = if random.bool() { 0 } else { random.u32(0..6) };
-        self.calls.insert(call, Call { to_send, slow: random.u8(0..4) == 0, ..Call::default() });
-        let reply = (random.bool() && self.windows).then(|| self.allocate(random.u32(100..1500))).flatten();
-        let flags = Flags::HEAD.with_if(Flags::END, to_send == 0);
-        self.push(Kind::Open, flags, call, Some(size(random)), reply);
-        true
-    }
-
-    /// Goes on with a call: a message, or the end.
-    pub(super) fn go_on(&mut self, random: &mut Rng) -> bool {
-        let able: Vec<_> =
-            self.calls.iter().filter(|(_, call)| call.to_send > 0).map(|(id, _)| *id).collect();
-        let mut able = able;
-        able.sort_by_key(|id| id.0);
-        let Some(&id) = random.choice(&able) else { return false };
-        if !self.endpoint.has_room() {
-            return false;
-        }
-        let call = self.calls.get_mut(&id).expect("listed");
-        call.to_send -= 1;
-        let (last, first) = (call.to_send == 0, call.next_out == 0);
-        let flags = Flags::NONE.with_if(Flags::HEAD, first).with_if(Flags::END, last);
-        self.push(Kind::Data, flags, id, Some(size(random)), None);
-        if last && self.role == Role::Server {
-            self.end(id);
-        }
-        true
-    }
-
-    /// Ends a call early, as both sides may at any time.
-    pub(super) fn cancel_any(&mut self, random: &mut Rng) -> bool {
-        let mut ids: Vec<_> = self.calls.keys().copied().collect();
-        ids.sort_by_key(|id| id.0);
-        let Some(&id) = random.choice(&ids) else { return false };
-        self.cancel(id);
-        true
-    }
-
-    fn cancel(&mut self, id: CallId) {
-        if self.calls.contains_key(&id) {
-            match self.role {
-                Role::Client => self.push(Kind::Reset, Flags::NONE, id, None, None),
-                Role::Server => self.push(Kind::Data, Flags::END, id, None, None),
-            }
-            self.end(id);
-        }
-    }
-
-    fn end(&mut self, id: CallId) {
-        for part in self.calls.remove(&id).into_iter().flat_map(|call| call.inbox) {
-            if let Part::Here(Some(address)) = part {
-                self.read(address);
-            }
-        }
-        self.counts.ended += 1;
-    }
-
-    /// A reader takes one part. Slow ones do so only when `all` must.
-    pub(super) fn read_any(&mut self, random: &mut Rng, all: bool) -> bool {
-        let ready = |call: &Call| {
-            (all || !call.slow) && matches!(call.inbox.front(), Some(Part::Here(_) | Part::End))
-        };
-        let mut ids: Vec<_> = self.calls.iter().filter(|(_, call)| ready(call)).map(|(id, _)| *id).collect();
-        ids.sort_by_key(|id| id.0);
-        let Some(&id) = random.choice(&ids) else { return false };
-        match self.calls.get_mut(&id).and_then(|call| call.inbox.pop_front()) {
-            Some(Part::Here(Some(address))) => self.read(address),
-            Some(Part::End) if self.role == Role::Client => self.end(id),
-            _ => {}
-        }
-        true
-    }
-
-    fn arrived(&mut self, header: &Header, head: &[u8], received: ReceivedBody<'_>, random: &mut Rng) {
-        let seq = u32::from_le_bytes(head.try_into().expect("four bytes"));
-        let id = header.call;
-        if header.kind == Kind::Open {
-            let to_send = random.u32(1..6);
-            self.calls.insert(id, Call { to_send, slow: random.u8(0..4) == 0, ..Call::default() });
-        }
-        if let ReceivedBody::Later { number, announced: Some(transfer) } = received {
-            self.pending.push((transfer, id, number, header.body_len));
-        }
-        if let ReceivedBody::Later { announced: None, .. } = received {
-            self.counts.placed += 1;
-        }
-        let Some(call) = self.calls.get_mut(&id) else { return };
-        assert_eq!(seq, call.next_in, "parts of {id:?} come in their order");
-        call.next_in += 1;
-        if header.kind == Kind::Reset {
-            return self.end(id);
-        }
-        match received {
-            ReceivedBody::Here(bytes) => {
-                assert_eq!(bytes, body(id, seq, bytes.len()), "the message is the one that was sent");
-                call.inbox.push_back(Part::Here(None));
-            }
-            ReceivedBody::Later { number, .. } => call.inbox.push_back(Part::Later(number)),
-        }
-        if header.flags.contains(Flags::END) {
-            call.inbox.push_back(Part::End);
-            if self.role == Role::Client {
-                call.to_send = 0;
-            }
         }
     }
 
     // ---- Memory ----
 
-    fn allocate(&mut self, len: u32) -> Option<RemoteSlice> {
+    pub(super) fn allocate(&mut self, len: u32) -> Option<RemoteSlice> {
         if !self.budget.reserve(len.into()) {
             return None;
         }
@@ -282,12 +123,12 @@ impl Side {
     }
 
     /// Ends the peer's access and takes the memory back.
-    fn close(&mut self, address: u64) {
+    pub(super) fn close(&mut self, address: u64) {
         let memory = self.open.remove(&address).expect("memory comes back once");
         self.budget.release(memory.len() as u64);
     }
 
-    fn read(&mut self, address: u64) {
+    pub(super) fn read(&mut self, address: u64) {
         let memory = self.held.remove(&address).expect("a body is read once");
         self.budget.release(memory.len() as u64);
     }
@@ -359,13 +200,18 @@ impl Side {
         }
         // What a pool has is rarely of the exact size.
         let Some(slice) = self.allocate(len + random.u32(0..9)) else {
-            assert!(self.endpoint.refuse(transfer, Refusal::Budget), "it waited for an answer");
-            self.counts.no_memory += 1;
-            self.cancel(id);
+            if self.endpoint.refuse(transfer, Refusal::Budget) {
+                self.counts.no_memory += 1;
+                self.cancel(id);
+            }
             return true;
         };
         let place = if self.windows { Place::Slice(slice) } else { Place::Pieces };
-        let landing = self.endpoint.grant(transfer, place).expect("it waited for an answer");
+        let Some(landing) = self.endpoint.grant(transfer, place) else {
+            // The end of the call has arrived, and waits for room to be handed over.
+            self.close(slice.address);
+            return true;
+        };
         assert!(self.by_landing.insert(landing, slice.address).is_none());
         true
     }
@@ -424,7 +270,7 @@ impl Side {
 
     pub(super) fn repost(&mut self, random: &mut Rng) -> bool {
         let (_, receive) = self.endpoint.credits();
-        let in_use = receive.in_use().0;
+        let in_use = receive.in_use().0 - self.held();
         if in_use == 0 {
             return false;
         }
@@ -445,10 +291,19 @@ impl Side {
             }
             Wire::Send(message) => {
                 self.posted = self.posted.checked_sub(1).expect("a receive is posted");
+                self.messages += 1;
                 let mut items = self.endpoint.handle_message(&message).expect("an honest peer");
                 while let Some(received) = self.endpoint.next_received(&mut items).expect("an honest peer") {
                     match received {
-                        Received::Frame { header, head, body } => self.arrived(&header, head, body, random),
+                        Received::Frame { header, head, body } => {
+                            let body = match body {
+                                ReceivedBody::Here(bytes) => Ok(bytes.to_vec()),
+                                ReceivedBody::Later { number, announced } => Err((number, announced)),
+                            };
+                            let frame = OwnedFrame { header, head: head.to_vec(), body };
+                            self.waiting.push_back((self.messages, frame));
+                            while self.accept(random) {}
+                        }
                         Received::Piece { landing, offset, bytes } => {
                             let address = self.by_landing[&landing];
                             self.write(address, offset as usize, bytes);
@@ -459,8 +314,31 @@ impl Side {
                 }
             }
         }
+        self.endpoint.set_held(Credits(self.held()));
         self.take_events();
         true
+    }
+
+    /// Hands over a frame. A server does so only while it has room to answer.
+    pub(super) fn accept(&mut self, random: &mut Rng) -> bool {
+        if self.role == Role::Server && !self.endpoint.accepts() {
+            return false;
+        }
+        let Some((_, frame)) = self.waiting.pop_front() else { return false };
+        let body = match &frame.body {
+            Ok(bytes) => ReceivedBody::Here(bytes),
+            Err((number, announced)) => ReceivedBody::Later { number: *number, announced: *announced },
+        };
+        self.arrived(&frame.header, &frame.head, body, random);
+        self.endpoint.set_held(Credits(self.held()));
+        true
+    }
+
+    /// Receives whose frames wait; they stay in use.
+    fn held(&self) -> u32 {
+        let mut messages: Vec<_> = self.waiting.iter().map(|(message, _)| *message).collect();
+        messages.dedup();
+        messages.len() as u32
     }
 
     fn write(&mut self, address: u64, offset: usize, bytes: &[u8]) {
@@ -500,6 +378,7 @@ impl Side {
             ("held bodies", self.held.len()),
             ("announcements", self.pending.len()),
             ("copies", self.copying.len()),
+            ("frames held back", self.waiting.len()),
             ("frames", (self.endpoint.position() - self.endpoint.delivered()) as usize),
         ];
         match left.iter().find(|(_, count)| *count > 0) {
@@ -513,13 +392,5 @@ fn address(job: &Job) -> u64 {
     match job.place {
         Place::Slice(slice) => slice.address,
         Place::Pieces => panic!("a body in pieces is not written"),
-    }
-}
-
-fn size(random: &mut Rng) -> usize {
-    match random.u8(0..10) {
-        0..=5 => random.usize(0..60),
-        6..=8 => random.usize(200..1200),
-        _ => random.usize(1000..4000),
     }
 }
