@@ -93,8 +93,12 @@ impl Pair {
         }
         // Nothing new, but every message that has begun; and at last even slow readers read.
         for all_read in [false, true] {
-            let mut idle = 0;
+            let (mut idle, mut steps) = (0, 0);
             while idle < 2 * STEPS {
+                steps += 1;
+                if steps > 100_000 {
+                    return Err("it never comes to rest".into());
+                }
                 let first = self.random.usize(0..2 * STEPS);
                 let moved = (0..2 * STEPS).any(|offset| {
                     let choice = (first + offset) % (2 * STEPS);
