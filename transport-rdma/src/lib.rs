@@ -1,10 +1,12 @@
-//! RDMA for byway: DMA memory, the [`nic::Nic`] trait, verbs, and a simulated NIC (feature `sim`).
+//! RDMA for byway: DMA memory, the [`nic::Nic`] trait, verbs, a simulated NIC (feature `sim`), and the [`protocol`] that two
+//! sides speak over them.
 //!
 //! `verbs` and `memory` are the only modules with unsafe code. Nothing here needs a package to build: libibverbs is
 //! loaded at run time, and [`verbs::probe`] says why when it cannot be used.
 
 pub mod memory;
 pub mod nic;
+pub mod protocol;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod verbs;
