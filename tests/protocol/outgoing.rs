@@ -177,33 +177,3 @@ fn a_call_whose_time_is_over_is_reset() {
         panic!("the call was not sent before its deadline, however late that was");
     });
 }
-
-/// PROTOCOL-HTTP2.md: a call is over with its trailers, whether or not the server lets go of the requests.
-#[test]
-fn an_upload_that_was_answered_early_is_reset() {
-    story(async {
-        let (tell, mut told) = unbounded_channel();
-        let server = Scripted::start(move |mut call| {
-            let tell = tell.clone();
-            async move {
-                call.answer_well();
-                let ended = loop {
-                    match call.body.data().await {
-                        Some(Ok(_)) => {}
-                        Some(Err(error)) => break error.reason(),
-                        None => break None,
-                    }
-                };
-                let _ = tell.send(ended);
-            }
-        })
-        .await;
-        let client = EchoClient::new(soon(server.channel().connect()).await.expect("a connection"));
-        let reply = soon(client.collect(tokio_stream::pending())).await.expect("a reply");
-        assert_eq!(reply.get_ref().text, "well");
-        assert_eq!(soon(told.recv()).await, Some(Some(Reason::CANCEL)));
-        let chat = soon(client.chat(tokio_stream::pending())).await.expect("replies").into_inner();
-        assert_eq!(soon(chat.collect::<Vec<_>>()).await.len(), 1);
-        assert_eq!(soon(told.recv()).await, Some(Some(Reason::CANCEL)));
-    });
-}
