@@ -93,29 +93,21 @@ impl From<SocketAddr> for Address {
     }
 }
 
-impl TryFrom<&str> for Address {
-    type Error = AddressError;
+/// Whatever is read from text converts from all that holds text.
+macro_rules! try_from_text {
+    ($target:ty: $($text:ty),*) => {$(
+        impl TryFrom<$text> for $target {
+            type Error = AddressError;
 
-    fn try_from(text: &str) -> Result<Self, AddressError> {
-        text.parse()
-    }
+            fn try_from(text: $text) -> Result<Self, AddressError> {
+                text.parse()
+            }
+        }
+    )*};
 }
 
-impl TryFrom<String> for Address {
-    type Error = AddressError;
-
-    fn try_from(text: String) -> Result<Self, AddressError> {
-        text.parse()
-    }
-}
-
-impl TryFrom<&String> for Address {
-    type Error = AddressError;
-
-    fn try_from(text: &String) -> Result<Self, AddressError> {
-        text.parse()
-    }
-}
+try_from_text!(Address: &str, String, &String);
+try_from_text!(Target: &str, String, &String);
 
 impl From<std::convert::Infallible> for AddressError {
     fn from(never: std::convert::Infallible) -> Self {
@@ -154,30 +146,6 @@ impl From<Address> for Target {
 impl From<SocketAddr> for Target {
     fn from(address: SocketAddr) -> Self {
         Address::from(address).into()
-    }
-}
-
-impl TryFrom<&str> for Target {
-    type Error = AddressError;
-
-    fn try_from(text: &str) -> Result<Self, AddressError> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for Target {
-    type Error = AddressError;
-
-    fn try_from(text: String) -> Result<Self, AddressError> {
-        text.parse()
-    }
-}
-
-impl TryFrom<&String> for Target {
-    type Error = AddressError;
-
-    fn try_from(text: &String) -> Result<Self, AddressError> {
-        text.parse()
     }
 }
 

@@ -323,31 +323,13 @@ impl Shared {
             Ok(Ok(Begun::Other(protocol, stream, first))) => (protocol, stream, first),
         };
         #[cfg(feature = "grpc")]
-        match (protocol, &self.web) {
-            (Protocol::Http2, web) => {
-                let host = byway_tcp::grpc::Host {
-                    router: Arc::clone(&self.router),
-                    web: web.clone(),
-                    info: Arc::new(ConnectionInfo { link: "grpc", ..ConnectionInfo::clone(&info) }),
-                    options: self.options,
-                    settings_timeout: self.handshake_timeout,
-                };
-                let served = byway_tcp::grpc::serve(stream, first, host, self.drain());
-                return match served.await {
-                    Ok(()) => tracing::debug!(%peer, "the HTTP/2 connection is over"),
-                    Err(reason) => tracing::debug!(%peer, reason, "the HTTP/2 connection is over"),
-                };
+        let (stream, first) = match self.serve_http(protocol, stream, first, &info) {
+            Ok(served) => {
+                let reason = served.await.err();
+                return tracing::debug!(%peer, ?protocol, reason, "the connection is over");
             }
-            (Protocol::Http1, Some(web)) => {
-                let web = Arc::clone(web);
-                let served = byway_tcp::web::serve(stream, first, web, self.handshake_timeout, self.drain());
-                return match served.await {
-                    Ok(()) => tracing::debug!(%peer, "the HTTP/1 connection is over"),
-                    Err(reason) => tracing::debug!(%peer, reason, "the HTTP/1 connection is over"),
-                };
-            }
-            _ => {}
-        }
+            Err(unserved) => unserved,
+        };
         let why = if protocol == Protocol::Tls {
             "TLS is not part of this version"
         } else {
@@ -356,6 +338,34 @@ impl Shared {
         tracing::warn!(%peer, first = %first.escape_ascii(), ?protocol, "cut off: {why}");
         let told = foreign::turn_away(stream, protocol);
         let _ = tokio::time::timeout(self.handshake_timeout, told).await;
+    }
+
+    /// Serves a peer that speaks HTTP; gives the connection back when nobody here answers it.
+    #[cfg(feature = "grpc")]
+    fn serve_http<S: Stream>(
+        &self,
+        protocol: Protocol,
+        stream: S,
+        first: Bytes,
+        info: &ConnectionInfo,
+    ) -> Result<byway_tcp::grpc::Served, (S, Bytes)> {
+        match (protocol, &self.web) {
+            (Protocol::Http2, web) => {
+                let host = byway_tcp::grpc::Host {
+                    router: Arc::clone(&self.router),
+                    web: web.clone(),
+                    info: Arc::new(ConnectionInfo { link: "grpc", ..info.clone() }),
+                    options: self.options,
+                    settings_timeout: self.handshake_timeout,
+                };
+                Ok(byway_tcp::grpc::serve(stream, first, host, self.drain()))
+            }
+            (Protocol::Http1, Some(web)) => {
+                let (web, limit) = (Arc::clone(web), self.handshake_timeout);
+                Ok(byway_tcp::web::serve(stream, first, web, limit, self.drain()))
+            }
+            _ => Err((stream, first)),
+        }
     }
 
     /// Waits until a connection is one, of whatever protocol.

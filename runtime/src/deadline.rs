@@ -14,7 +14,7 @@ pub const TIMEOUT_HEADER: &str = "grpc-timeout";
 
 /// The point in time at which a call ends with `DEADLINE_EXCEEDED`.
 ///
-/// A handler finds its own in `request.extensions().get::<CallContext>()`.
+/// A handler finds its own by [`CallContext::current`](crate::CallContext::current).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 

@@ -102,6 +102,15 @@ impl SendError {
     }
 }
 
+/// Leaves `waker` in `place`, to be woken from there; one that wakes the same task already stays.
+#[inline]
+pub fn register(place: &mut Option<Waker>, waker: &Waker) {
+    match place {
+        Some(known) if known.will_wake(waker) => {}
+        _ => *place = Some(waker.clone()),
+    }
+}
+
 /// What carries calls: operations on the call with a given id.
 ///
 /// One carrier serves many calls, so a call needs no allocation of its own. An id whose call is over stays valid and

@@ -36,7 +36,8 @@ pub use context::{CallContext, ConnectionInfo, Endpoint};
 pub use deadline::{Deadline, TIMEOUT_HEADER, format_timeout, parse_timeout};
 pub use intercept::Intercepted;
 pub use invoke::{
-    Call, CallRef, Carrier, End, Expected, Inbound, Invoke, NewCall, Part, ReadyFuture, SendError, StartError,
+    Call, CallRef, Carrier, End, Expected, Inbound, Invoke, NewCall, Part, ReadyFuture, SendError,
+    StartError, register,
 };
 pub use limits::{DEFAULT_MAX_DECODING, Limits};
 pub use method::{Idempotency, MethodDescriptor, MethodKind};

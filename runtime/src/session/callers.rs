@@ -14,7 +14,7 @@ use super::slots::{Found, Open, landed};
 use super::state::{OpenError, Phase, Role, Session, push_control};
 use super::window::{ReceiveWindow, SendWindow, cost};
 use crate::codec::Encode;
-use crate::invoke::{End, Inbound, NewCall, Part, SendError};
+use crate::invoke::{End, Inbound, NewCall, Part, SendError, register};
 use crate::link::{Body, Link};
 
 impl Session {
@@ -180,12 +180,4 @@ impl Session {
 #[inline]
 fn flags(head: bool, message: bool, end: bool) -> Flags {
     Flags::NONE.with_if(Flags::HEAD, head).with_if(Flags::MESSAGE, message).with_if(Flags::END, end)
-}
-
-#[inline]
-fn register(place: &mut Option<Waker>, waker: &Waker) {
-    match place {
-        Some(known) if known.will_wake(waker) => {}
-        _ => *place = Some(waker.clone()),
-    }
 }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use byway_runtime::framing::{Acceptance, Messages};
 use byway_runtime::session::CallId;
-use byway_runtime::{Carrier, Deadline, End, Inbound, NewCall, Part, SendError};
+use byway_runtime::{Carrier, Deadline, End, Inbound, NewCall, Part, SendError, register};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 use tonic::Status;
 
 use super::headers::{ReplyHead, received_end, received_reply};
-use super::outgoing::{Sending, Stream, register};
+use super::outgoing::{Sending, Stream, length};
 use super::peer::Place;
 use super::status::{failure, reply_failed};
 
@@ -282,10 +282,7 @@ impl Carrier for Calling {
             return Poll::Ready(Err(SendError::Over));
         }
         if let Some(message) = part.message {
-            let len = message.encoded_len();
-            if u32::try_from(len).is_err() {
-                return Poll::Ready(Err(SendError::TooLarge { len, limit: u32::MAX as usize }));
-            }
+            let len = length(message)?;
             if !outgoing.has_room(len, cx.waker()) {
                 return Poll::Pending;
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use byway_runtime::framing::{Acceptance, Budget};
+use byway_runtime::framing::Acceptance;
 use byway_runtime::{Call, CallRef, ConnectionInfo, Invoke, NewCall, ReadyFuture, SendError, StartError};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Uri, Version};
@@ -19,11 +19,11 @@ use tonic::Status;
 
 use super::calling::ClientHalf;
 use super::headers::{over, request_head};
-use super::outgoing::{Outgoing, Sending, Stream, THIS};
+use super::outgoing::{Outgoing, Sending, Stream, THIS, length};
 use super::peer::{Heard, Peer};
 use super::status::failure;
 use super::tasks::Tasks;
-use super::{MAX_FRAME, call_window, connection_window};
+use super::{MAX_FRAME, acceptance, call_window, connection_window};
 use crate::options::Options;
 use crate::wire::{FrameWatch, Wire};
 
@@ -113,12 +113,8 @@ where
         Heard::Other(first) => return Err(ConnectError::NotHttp2(first)),
         Heard::Nothing => return Err(ConnectError::Closed),
     }
-    let budget = usize::try_from(limits.receive_budget).unwrap_or(usize::MAX);
-    let acceptance = Acceptance {
-        max_message: limits.max_message as usize,
-        compressed: |_| Status::internal("the server sent a compressed message, which nobody asked for"),
-        budget: Some(Arc::new(Budget::new(budget))),
-    };
+    let compressed = |_| Status::internal("the server sent a compressed message, which nobody asked for");
+    let acceptance = acceptance(&limits, compressed);
     Ok(Caller { sender, peer, authority, acceptance, info })
 }
 
@@ -182,11 +178,7 @@ impl Invoke for Caller {
         }
         let mut outgoing = Outgoing::of_client();
         if let Some(message) = call.message {
-            let len = message.encoded_len();
-            if u32::try_from(len).is_err() {
-                let limit = u32::MAX as usize;
-                return Err(StartError::Failed(SendError::TooLarge { len, limit }.status()));
-            }
+            let len = length(message).map_err(|error| StartError::Failed(error.status()))?;
             outgoing.push(message, len);
         }
         if call.end {

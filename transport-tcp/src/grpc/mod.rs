@@ -17,7 +17,10 @@ mod tasks;
 pub use client::{Caller, ConnectError, connect};
 pub use server::{Host, Served, serve};
 
-use byway_runtime::Limits;
+use std::sync::Arc;
+
+use byway_runtime::framing::{Acceptance, Budget};
+use byway_runtime::{Limits, Status};
 
 /// Largest frame that a peer may send, in bytes. Every frame costs its sender a write, so the 16 KiB that HTTP/2 begins
 /// with make a large message slow; a frame holds up all other calls of the connection, so it must not be much longer.
@@ -38,4 +41,14 @@ fn call_window(limits: &Limits) -> u32 {
 fn connection_window(limits: &Limits) -> u32 {
     let budget = u32::try_from(limits.receive_budget).unwrap_or(MAX_WINDOW).min(MAX_WINDOW);
     budget.max(call_window(limits))
+}
+
+/// What the bodies of one connection accept; a message with the compression flag set ends its call with `compressed`.
+fn acceptance(limits: &Limits, compressed: fn(u8) -> Status) -> Acceptance {
+    let budget = usize::try_from(limits.receive_budget).unwrap_or(usize::MAX);
+    Acceptance {
+        max_message: limits.max_message as usize,
+        compressed,
+        budget: Some(Arc::new(Budget::new(budget))),
+    }
 }

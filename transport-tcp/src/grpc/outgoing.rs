@@ -8,10 +8,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
-use byway_runtime::Encode;
 use byway_runtime::framing::append_framed;
 use byway_runtime::output::Segments;
 use byway_runtime::session::CallId;
+use byway_runtime::{Encode, SendError, register};
 use http::HeaderMap;
 use http_body::Frame;
 use tokio::task::AbortHandle;
@@ -24,6 +24,15 @@ pub(super) const THIS: CallId = CallId(0);
 
 /// Small messages that may wait together, in bytes.
 const SMALL: usize = 4096;
+
+/// The length of a message, in bytes.
+///
+/// # Errors
+/// One that gRPC's framing cannot state.
+pub(super) fn length(message: &dyn Encode) -> Result<usize, SendError> {
+    let (len, limit) = (message.encoded_len(), u32::MAX as usize);
+    if len <= limit { Ok(len) } else { Err(SendError::TooLarge { len, limit }) }
+}
 
 /// The part of a call that is to be sent, and whether hyper still wants it.
 pub(super) struct Outgoing {
@@ -177,13 +186,6 @@ impl Outgoing {
             }
             Phase::Gone => Poll::Ready(None),
         }
-    }
-}
-
-pub(super) fn register(place: &mut Option<Waker>, waker: &Waker) {
-    match place {
-        Some(known) if known.will_wake(waker) => {}
-        _ => *place = Some(waker.clone()),
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use byway_runtime::adapter::HttpService;
 use byway_runtime::dispatch::{Drain, Inline, Router};
-use byway_runtime::framing::{Acceptance, Budget, Messages};
+use byway_runtime::framing::{Acceptance, Messages};
 use byway_runtime::output::Segments;
 use byway_runtime::session::Incoming;
 use byway_runtime::{Carrier, ConnectionInfo};
@@ -35,7 +35,7 @@ use super::headers::{ACCEPT_ENCODING, IDENTITY, Refusal, is_grpc, received_head,
 use super::outgoing::{Outgoing, Sending, Stream, THIS};
 use super::serving::{ServerHalf, Serving, alone};
 use super::status::request_failed;
-use super::{MAX_FRAME, call_window, connection_window};
+use super::{MAX_FRAME, acceptance, call_window, connection_window};
 use crate::options::Options;
 use crate::web;
 use crate::wire::{FrameWatch, Settings, Sign, Wire};
@@ -75,11 +75,7 @@ where
         router,
         info,
         web,
-        acceptance: Acceptance {
-            max_message: limits.max_message as usize,
-            compressed: unexpected_flag,
-            budget: Some(Arc::new(Budget::new(usize::try_from(limits.receive_budget).unwrap_or(usize::MAX)))),
-        },
+        acceptance: acceptance(limits, unexpected_flag),
         max_headers: AtomicU32::new(u32::MAX),
         greeted: Notify::new(),
         open: Mutex::default(),

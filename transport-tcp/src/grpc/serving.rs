@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use byway_runtime::framing::Messages;
 use byway_runtime::session::{CallId, Metadata};
-use byway_runtime::{Carrier, End, Inbound, Part, SendError};
+use byway_runtime::{Carrier, End, Inbound, Part, SendError, register};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use hyper::body::Incoming;
@@ -17,7 +17,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::headers::{GRPC, over, reply_end, reply_head};
-use super::outgoing::{Outgoing, Stream, register};
+use super::outgoing::{Outgoing, Stream, length};
 
 /// What the pseudo-header of a reply counts, in bytes.
 const STATUS_LINE: usize = 42;
@@ -124,12 +124,7 @@ impl Carrier for Serving {
     }
 
     fn poll_send(&self, _: CallId, cx: &mut Context<'_>, part: Part<'_>) -> Poll<Result<(), SendError>> {
-        let message = part.message.map(|message| (message, message.encoded_len()));
-        if let Some((_, len)) = message
-            && u32::try_from(len).is_err()
-        {
-            return Poll::Ready(Err(SendError::TooLarge { len, limit: u32::MAX as usize }));
-        }
+        let message = part.message.map(|message| Ok((message, length(message)?))).transpose()?;
         let mut outgoing = self.outgoing();
         if outgoing.is_closed() {
             return Poll::Ready(Err(SendError::Over));
