@@ -1,4 +1,4 @@
-//! What the transport needs from a NIC: the [`Nic`] trait and the values that cross it.
+//! What the transport needs from a device: the [`Adapter`] and [`Nic`] traits, and the values that cross them.
 //!
 //! Owns no device and no state. Invariants that every implementation keeps, and that the NIC suite checks:
 //! - **Ownership.** A payload given with a work request comes back exactly once: in that request's [`Completion`]
@@ -8,7 +8,9 @@
 //! - **Order.** Requests of one queue pair complete in the order they were posted, and arrive at the peer in that order.
 //! - **No lost wake-up.** After [`Nic::arm`], a completion that [`Nic::poll`] has not returned yet raises a wake-up.
 //!   So: arm, poll once more, and only then sleep.
-//! - **No overrun.** The completion queue has room for every request that its queue pairs can have outstanding.
+//! - **No overrun.** The completion queue has room for every request that its queue pairs can have outstanding, and for
+//!   the shared receives that were set aside for them ([`Adapter::nic`]). Peers that use up more can overrun it, which
+//!   ends the queue pairs of this NIC and of no other.
 //!
 //! Never blocks, and knows nothing of calls, credits or grants.
 
@@ -368,14 +370,14 @@ pub enum Event {
     AddressesChanged(u8),
     /// The device is unusable.
     DeviceFailed,
-    /// A kind that this version does not know, or about an object that is gone.
+    /// A kind that this version does not know.
     Unknown(u32),
 }
 
-/// What this NIC can do, after what the caller asked for was clamped to it.
+/// What a NIC can do, after what the caller asked for was clamped to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of the completion queue.
+    /// Entries of the completion queue; of an adapter, of the largest that a NIC of it can have.
     pub completions_max: u32,
     /// Entries of the shared receive queue; zero without one.
     pub shared_receives_max: u32,
@@ -449,15 +451,59 @@ pub struct Rejected<T> {
     pub returned: T,
 }
 
-/// One NIC with one completion queue, one protection domain and, if asked for, one shared receive queue.
+/// A channel adapter: one device, its protection domain and, if asked for, its shared receive queue, once per process.
 ///
 /// One domain for all connections, because receives from a shared queue are looked up in the queue pair's domain;
 /// peers are kept apart by windows, which are bound to one queue pair.
+///
+/// ```text
+///  Adapter   device, domain, shared receive queue          one per process, from any thread at once
+///    |-- Nic   completion queue, wake-ups, events          one per task
+///    |     `-- queue pairs, windows
+///    `-- Nic ...
+/// ```
+///
+/// The adapter's objects live until the adapter and the last of its NICs are gone. Buffers may outlive both.
+pub trait Adapter: Send + Sync + 'static {
+    /// A NIC of this adapter.
+    type Nic: Nic + Send + 'static;
+
+    /// What each NIC of this adapter can do at most.
+    fn limits(&self) -> Limits;
+
+    /// Makes a NIC with a completion queue of its own: wake-ups and events of its own, and an overrun of its own.
+    ///
+    /// `completions` is how many entries the queue has: requests that may be outstanding on all queue pairs of the NIC
+    /// together, shared receives included. It is clamped to the device. `shared_receives` of them are set aside for
+    /// receives of the shared queue, as many as peers of this NIC's queue pairs can use up before they are polled: the
+    /// sum of the credits that these peers are given. Nobody but the caller can know it, since which queue pair uses up a
+    /// shared receive is decided by who sends. What is left bounds the depths of the queue pairs
+    /// ([`Nic::create_queue_pair`]); [`NicError::CompletionsExhausted`] if nothing can be left.
+    ///
+    /// Before a NIC is dropped its owner fails its queue pairs, polls until all has come back, and destroys them. What it
+    /// leaves behind is ended with it. Receives of the shared queue that it had not polled go back to the end of
+    /// that queue with the numbers they had; those whose end the device has not reported by then stay out of
+    /// use until the adapter is gone, as do those whose reports an overrun has lost.
+    fn nic(&self, completions: u32, shared_receives: u32) -> Result<Self::Nic, NicError>;
+
+    /// Makes memory usable in requests of every NIC of this adapter. Costly (pages are pinned): done once for big
+    /// regions, never per call.
+    fn register(&self, memory: Memory) -> Result<Slab, Rejected<Memory>>;
+
+    /// Posts receives to the shared queue, in order. On an error those not taken are still in `batch`. Each comes back
+    /// from the [`Nic::poll`] of the NIC whose queue pair used it up.
+    fn post_shared(&self, batch: &mut Vec<Receive>) -> Result<(), NicError>;
+}
+
+/// One completion queue, and the queue pairs that report to it, on the domain and the shared receive queue of an
+/// [`Adapter`].
+///
+/// Ids name objects of this NIC only: another NIC of the same adapter does not know them.
 pub trait Nic {
     /// What this NIC can do.
     fn limits(&self) -> Limits;
 
-    /// Makes memory usable in requests. Costly (pages are pinned): done once for big regions, never per call.
+    /// [`Adapter::register`] of this NIC's adapter.
     fn register(&mut self, memory: Memory) -> Result<Slab, Rejected<Memory>>;
 
     /// Creates a queue pair. It takes receives at once, and sends after [`connect`](Self::connect).
@@ -470,9 +516,10 @@ pub trait Nic {
     fn inline_max(&self, queue_pair: QueuePairId) -> Result<u32, NicError>;
 
     /// Lets the queue pair receive from `peer` (ready to receive). Post receives before this.
+    /// After [`NicError::Device`] the queue pair has failed, and its receives come back flushed.
     fn accept(&mut self, queue_pair: QueuePairId, peer: &Endpoint) -> Result<(), NicError>;
 
-    /// Lets the queue pair send (ready to send). The peer should have accepted.
+    /// Lets the queue pair send (ready to send). The peer should have accepted. Fails as [`accept`](Self::accept) does.
     fn activate(&mut self, queue_pair: QueuePairId) -> Result<(), NicError>;
 
     /// [`accept`](Self::accept), then [`activate`](Self::activate).
@@ -554,7 +601,8 @@ pub trait Nic {
     /// Takes all pending wake-ups and tells how many there were. Each arming raises at most one.
     fn take_wakes(&mut self) -> Result<usize, NicError>;
 
-    /// Appends what happened outside any work request.
+    /// Appends what happened outside any work request: to this NIC's queue pairs and completion queue, to the shared queue,
+    /// to the port, and to the device. An event that still waits when it happens again is told once, in its later place.
     fn take_events(&mut self, into: &mut Vec<Event>) -> Result<(), NicError>;
 }
 

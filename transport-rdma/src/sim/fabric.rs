@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use super::adapter::{NicId, SimAdapter, SimNicOptions};
 use super::completion::{Pushed, Report};
 use super::device::{Counters, Device};
 use super::faults::{Fault, FaultPlan};
-use super::nic::{NicId, SimNic, SimNicOptions};
+use super::nic::SimNic;
 use super::queue_pair::QueuePair;
 use super::request::Message;
 use super::schedule::{QpRef, Schedule, Step, nanos};
@@ -93,9 +94,14 @@ impl Fabric {
         }
     }
 
-    /// Adds a NIC that can reach all others.
+    /// Adds a device that can reach all others.
+    pub fn adapter(&self, options: &SimNicOptions) -> SimAdapter {
+        SimAdapter::add(Arc::clone(&self.shared), options)
+    }
+
+    /// Adds a device, and makes the NIC that is its only user.
     pub fn nic(&self, options: &SimNicOptions) -> SimNic {
-        SimNic::add(Arc::clone(&self.shared), options)
+        SimNic::only(&self.adapter(options))
     }
 
     /// How much time has passed in this network.
@@ -171,12 +177,12 @@ impl Fabric {
         self.shared.lock().trace.take_lines()
     }
 
-    /// What happened at a NIC.
+    /// What happened at a device.
     pub fn counters(&self, nic: NicId) -> Counters {
         self.shared.lock().device(nic.0).counters
     }
 
-    /// How many bytes are registered with a NIC: zero once every buffer is gone.
+    /// How many bytes are registered with a device: zero once every buffer is gone.
     pub fn registered(&self, nic: NicId) -> u64 {
         self.shared.lock().device(nic.0).regions.registered()
     }
@@ -323,30 +329,29 @@ impl State {
         !cut && self.device(from).link_up && self.device(to).link_up
     }
 
-    /// Puts a report into a NIC's completion queue.
+    /// Puts a report into the completion queue of the queue pair that it is about.
     pub(super) fn report(&mut self, nic: u32, report: Report, solicited: bool) {
         self.trace.note(self.schedule.now, &(nic, report));
-        match self.device_mut(nic).completions.push(report, solicited) {
+        let device = self.device_mut(nic);
+        let Some(number) = device.qp(report.qp).map(|qp| qp.consumer) else { return };
+        let Some(consumer) = device.consumer_mut(number) else { return };
+        match consumer.completions.push(report, solicited) {
             Pushed::Quiet => {}
-            Pushed::Wakes => self.wake(nic),
+            Pushed::Wakes => self.wake(nic, number),
             Pushed::Overran => {
-                self.tell(nic, Event::CompletionQueueFailed);
-                self.fail_all(nic, true);
+                self.tell_one(nic, number, Event::CompletionQueueFailed);
+                self.fail_all(nic, Some(number), true);
             }
         }
     }
 
-    /// Raises an event outside any request.
-    pub(super) fn tell(&mut self, nic: u32, event: Event) {
-        self.device_mut(nic).events.push_back(event);
-        self.wake(nic);
-    }
-
-    /// Fails every queue pair of a NIC; tells of each if asked to.
-    pub(super) fn fail_all(&mut self, nic: u32, tell: bool) {
+    /// Fails every queue pair of a consumer, or of all; tells of each if asked to.
+    pub(super) fn fail_all(&mut self, nic: u32, consumer: Option<u32>, tell: bool) {
         for qp in 0..self.device(nic).queue_pairs.len() as u32 {
             let at = QpRef { nic, qp };
-            if self.qp_mut(at).is_some_and(|qp| !qp.failed) {
+            let concerned =
+                |qp: &mut QueuePair| !qp.failed && consumer.is_none_or(|only| qp.consumer == only);
+            if self.qp_mut(at).is_some_and(concerned) {
                 if tell {
                     self.tell(nic, Event::QueuePairFailed(QueuePairId(qp)));
                 }
@@ -355,7 +360,8 @@ impl State {
         }
     }
 
-    fn wake(&mut self, nic: u32) {
-        self.woken.extend(self.devices[nic as usize].waker.clone());
+    pub(super) fn wake(&mut self, nic: u32, consumer: u32) {
+        let consumer = self.devices[nic as usize].consumer(consumer);
+        self.woken.extend(consumer.and_then(|consumer| consumer.waker.clone()));
     }
 }

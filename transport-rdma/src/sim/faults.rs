@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use super::adapter::NicId;
 use super::device::Health;
 use super::fabric::State;
-use super::nic::NicId;
 use super::schedule::{QpRef, nanos};
 use crate::nic::{Event, QueuePairId};
 
@@ -15,8 +15,8 @@ use crate::nic::{Event, QueuePairId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The process that uses this NIC is gone, for good and without a word: peers hear nothing any more. Some of what
-    /// was on its way still arrives. Calls of the NIC are refused; what was posted comes back by destroying.
+    /// The process that uses this device is gone, for good and without a word: peers hear nothing any more. Some of what
+    /// was on its way still arrives. Calls of its NICs are refused; what was posted comes back by destroying.
     Kill(NicId),
     /// The device fails for good and says so ([`Event::DeviceFailed`]). Nothing comes back but by destroying.
     FailDevice(NicId),
@@ -41,7 +41,7 @@ pub enum Fault {
     Lose(u32),
     /// The device fails one queue pair and says so.
     FailQueuePair(NicId, QueuePairId),
-    /// The completion queue turns out to be smaller than the device had told, so that it can overrun.
+    /// The completion queues that the device has now turn out to be smaller than it had told, so that they can overrun.
     ShrinkCompletions(NicId, u32),
     /// Failed queue pairs do not flush, as on a device that does so late: until they are released or destroyed.
     WithholdFlushes(NicId),
@@ -136,7 +136,10 @@ impl State {
                     self.fail(at, None);
                 }
             }
-            Fault::ShrinkCompletions(nic, entries) => self.device_mut(nic.0).completions.shrink(entries),
+            Fault::ShrinkCompletions(nic, entries) => {
+                let consumers = self.device_mut(nic.0).consumers.iter_mut().flatten();
+                consumers.for_each(|consumer| consumer.completions.shrink(entries));
+            }
             Fault::WithholdFlushes(nic) => self.device_mut(nic.0).withholds_flushes = true,
             Fault::ReleaseFlushes(nic) => {
                 self.device_mut(nic.0).withholds_flushes = false;
@@ -148,7 +151,7 @@ impl State {
     /// The end of a device: its queue pairs fail, and it never reports again.
     pub(super) fn kill(&mut self, nic: u32) {
         self.device_mut(nic).health = Health::Dead;
-        self.fail_all(nic, false);
+        self.fail_all(nic, None, false);
     }
 
     fn thaw(&mut self, nic: u32) {

@@ -102,6 +102,7 @@ enum Phase {
 }
 
 struct Window {
+    consumer: u32,
     key: u32,
     phase: Phase,
     /// Whether the device has executed the bind, and no invalidation.
@@ -128,7 +129,7 @@ impl Windows {
     }
 
     /// Allocates an unbound window; `None` when the device has numbered all it can.
-    pub(super) fn allocate(&mut self) -> Option<u32> {
+    pub(super) fn allocate(&mut self, consumer: u32) -> Option<u32> {
         let id = self.windows.len();
         if id >= WINDOWS_MAX {
             return None;
@@ -136,7 +137,8 @@ impl Windows {
         let id = id as u32;
         let (access, buffer) = (RemoteAccess::Read, None);
         let key = (self.first + id) << 8;
-        let window = Window { key, phase: Phase::Free, active: false, qp: 0, access, shown: 0, buffer };
+        let phase = Phase::Free;
+        let window = Window { consumer, key, phase, active: false, qp: 0, access, shown: 0, buffer };
         self.windows.push(Some(window));
         Some(id)
     }
@@ -150,8 +152,10 @@ impl Windows {
         self.by_id(id).filter(|window| window.key == key)
     }
 
-    pub(super) fn exists(&self, id: u32) -> bool {
-        self.windows.get(id as usize).is_some_and(Option::is_some)
+    /// Whether the consumer has such a window.
+    pub(super) fn exists(&self, consumer: u32, id: u32) -> bool {
+        let window = self.windows.get(id as usize).and_then(Option::as_ref);
+        window.is_some_and(|window| window.consumer == consumer)
     }
 
     /// Whether a bind of `buffer` may be posted.
@@ -178,7 +182,8 @@ impl Windows {
         let key = next_key(window.key);
         let slice = RemoteSlice { address, len: buffer.capacity() as u64, key };
         let (phase, buffer) = (Phase::Bound, Some(buffer));
-        *window = Window { key, phase, active: false, qp, access, shown: address, buffer };
+        let consumer = window.consumer;
+        *window = Window { consumer, key, phase, active: false, qp, access, shown: address, buffer };
         Some(slice)
     }
 
@@ -216,10 +221,17 @@ impl Windows {
         }
     }
 
-    /// Frees a window; `None` when there is none.
-    pub(super) fn free(&mut self, id: u32) -> Option<Option<Buffer>> {
-        let window = self.windows.get_mut(id as usize)?.take()?;
+    /// Frees a window; `None` when the consumer has none of that number.
+    pub(super) fn free(&mut self, consumer: u32, id: u32) -> Option<Option<Buffer>> {
+        let slot = self.windows.get_mut(id as usize)?;
+        let window = slot.take_if(|window| window.consumer == consumer)?;
         Some(window.buffer)
+    }
+
+    /// Frees every window of a consumer and returns what they covered.
+    pub(super) fn free_all_of(&mut self, consumer: u32) -> Vec<Buffer> {
+        let ours = |slot: &mut Option<Window>| slot.take_if(|window| window.consumer == consumer);
+        self.windows.iter_mut().filter_map(ours).filter_map(|window| window.buffer).collect()
     }
 
     /// Whether a peer has access through a window that is bound to this queue pair.
@@ -266,7 +278,7 @@ mod tests {
     fn bounds_are_checked_without_overflow() {
         let mut regions = Regions::new(0, 1, u64::MAX);
         let mut windows = Windows::new(3);
-        let id = windows.allocate().expect("a number");
+        let id = windows.allocate(0).expect("a number");
         let slice = windows.bind(id, 7, buffer(&mut regions), RemoteAccess::Write).expect("a region");
         assert!(windows.writable(7, slice.key, slice.address, 1).is_none(), "not executed yet");
         assert!(windows.execute_bind(id, slice.key));

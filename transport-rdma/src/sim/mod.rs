@@ -1,10 +1,12 @@
-//! A NIC that is not there: [`Nic`](crate::nic::Nic) by simulation, with faults, on virtual time.
+//! A device that is not there: [`Adapter`](crate::nic::Adapter) and [`Nic`](crate::nic::Nic) by simulation, with faults,
+//! on virtual time.
 //!
 //! ```text
 //!  fabric      the network: time, what is on the wire, every device        schedule  trace
-//!  nic         a handle to one device, which implements the trait          device    objects
+//!  adapter     a handle to one device                                      device    objects
+//!  nic         a handle to one completion queue of it                      consumer  completion
 //!  requester   the sending end of a connection                             queue_pair  request
-//!  responder   the receiving end                                           keys  receive  completion
+//!  responder   the receiving end                                           keys  receive
 //!  faults      what can go wrong, by hand or by plan
 //! ```
 //!
@@ -12,7 +14,7 @@
 //! repeatable from a seed. The suite that runs on a kernel device runs here too, so the simulator is not kinder; where
 //! devices differ it does what the standard says, and where the standard leaves a choice, what is harder on its user.
 //!
-//! **How to use it.** Make a [`Fabric`], and NICs from it. Calls of a NIC only hand over; things happen when the fabric
+//! **How to use it.** Make a [`Fabric`], and NICs from it, or adapters and NICs from these. Calls of a NIC only hand over; things happen when the fabric
 //! is told that time passes:
 //!
 //! ```
@@ -46,7 +48,9 @@
 //! **Invariants.** Same seed, same calls, same steps ([`Fabric::trace_hash`] tells). Time moves only when told. Messages of
 //! one queue pair are never reordered, those of different ones are. Never a thread, a clock or I/O.
 
+mod adapter;
 mod completion;
+mod consumer;
 mod device;
 mod fabric;
 mod faults;
@@ -61,7 +65,8 @@ mod responder;
 mod schedule;
 mod trace;
 
+pub use adapter::{NicId, SimAdapter, SimNicOptions};
 pub use device::Counters;
 pub use fabric::{Delays, Fabric, FabricOptions, Progress};
 pub use faults::{Fault, FaultPlan};
-pub use nic::{NicId, SimNic, SimNicOptions};
+pub use nic::SimNic;

@@ -2,188 +2,121 @@
 //!
 //! Owns a handle: the device is the fabric's. Invariant: a call does what a device's driver does while it is called
 //! (take, refuse, hand out) and nothing else; what follows from it happens when the fabric takes its steps. Dropping the
-//! handle ends the device as the end of its process would.
+//! handle ends its queue pairs as the end of their owner would, and with the last one the device.
 
-use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::MutexGuard;
 use std::task::Waker;
 
-use super::device::Device;
-use super::fabric::Shared;
+use super::adapter::{NicId, SimAdapter, refused};
+use super::consumer::Consumer;
+use super::fabric::State;
 use super::queue_pair::{Route, Stage};
 use super::request::Action;
 use super::schedule::QpRef;
 use crate::memory::{Buffer, Memory, Slab};
 use crate::nic::{
-    Completion, Endpoint, Event, Limits, Mtu, Nic, NicError, QueuePairId, QueuePairSpec, Receive, RecvQueue,
-    Rejected, RemoteAccess, RemoteSlice, Request, WindowId, WorkId,
+    Adapter, Completion, Endpoint, Event, Limits, Nic, NicError, QueuePairId, QueuePairSpec, Receive,
+    RecvQueue, Rejected, RemoteAccess, RemoteSlice, Request, WindowId, WorkId,
 };
-
-pub(super) const NO_SHARED_QUEUE: &str = "the NIC was made without a shared receive queue";
-
-/// A NIC of a fabric; they are numbered in the order in which they were made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NicId(pub u32);
-
-/// What to make a simulated NIC with. Nothing is clamped but inline bytes: what is beyond is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SimNicOptions {
-    /// How many requests may be outstanding on all queue pairs together, shared receives included.
-    pub completions: u32,
-    /// How many receives the shared queue holds; zero for none.
-    pub shared_receives: u32,
-    /// Requests of one queue.
-    pub depth_max: u32,
-    /// Pieces of one request.
-    pub pieces_max: u32,
-    /// How many inline bytes a queue pair is granted at most.
-    pub inline_max: u32,
-    /// How many queue pairs there may be at a time.
-    pub queue_pairs_max: u32,
-    /// How many bytes may be registered at a time, like a limit on locked memory.
-    pub memory_max: u64,
-    /// Packet payload of the port.
-    pub mtu: Mtu,
-    /// Whether windows can be allocated.
-    pub windows: bool,
-    /// Whether the device tells of [`Event::LastReceiveConsumed`]. Soft-RoCE does not, though the standard asks for it.
-    pub last_receive_event: bool,
-    /// Whether a failed send-side request wakes those who armed for solicited completions only. Soft-RoCE does not wake
-    /// them, though the standard asks for it.
-    pub failed_sends_wake: bool,
-}
-
-impl Default for SimNicOptions {
-    fn default() -> Self {
-        Self {
-            completions: 16 * 1024,
-            shared_receives: 1024,
-            depth_max: 16 * 1024,
-            pieces_max: 16,
-            inline_max: 256,
-            queue_pairs_max: 1024,
-            memory_max: u64::MAX,
-            mtu: Mtu::B1024,
-            windows: true,
-            last_receive_event: false,
-            failed_sends_wake: false,
-        }
-    }
-}
-
-/// Why a simulated device refused.
-#[derive(Debug)]
-struct Refused(&'static str);
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the simulated device refused: {}", self.0)
-    }
-}
-
-impl Error for Refused {}
-
-pub(super) fn refused(why: &'static str) -> NicError {
-    NicError::Device(Box::new(Refused(why)))
-}
 
 /// A simulated NIC. It may be used from any thread.
 pub struct SimNic {
-    shared: Arc<Shared>,
-    id: u32,
-    options: SimNicOptions,
+    adapter: SimAdapter,
+    number: u32,
+    completions: u32,
 }
 
 impl SimNic {
-    pub(super) fn add(shared: Arc<Shared>, options: &SimNicOptions) -> Self {
-        let mut options = *options;
-        options.completions = options.completions.max(1);
-        options.shared_receives = options.shared_receives.min(options.completions);
-        let id = shared.with(|state| {
-            let id = state.devices.len() as u32;
-            let start = state.schedule.up_to(0xffff) as u32;
-            state.devices.push(Device::new(id, start, &options));
-            id
-        });
-        Self { shared, id, options }
+    pub(super) fn new(adapter: SimAdapter, number: u32, completions: u32) -> Self {
+        Self { adapter, number, completions }
     }
 
-    /// This NIC's place in its fabric.
+    /// The NIC for which all that a fresh device has is set aside.
+    pub(super) fn only(adapter: &SimAdapter) -> Self {
+        let limits = adapter.limits();
+        let nic = adapter.nic(limits.completions_max, limits.shared_receives_max);
+        nic.expect("a fresh device has a completion queue, and no more shared receives than fit in it")
+    }
+
+    /// The adapter that this NIC is of.
+    pub fn adapter(&self) -> &SimAdapter {
+        &self.adapter
+    }
+
+    /// This NIC's device, by its place in its fabric.
     pub fn id(&self) -> NicId {
-        NicId(self.id)
+        self.adapter.id()
     }
 
     /// Registers whom to wake when a wake-up was raised or an event came. It stands in for the descriptors that a real
     /// device has, and stays registered; `None` ends it.
     pub fn set_waker(&self, waker: Option<Waker>) {
-        self.shared.lock().device_mut(self.id).waker = waker;
+        let old = self.consumer(|consumer| std::mem::replace(&mut consumer.waker, waker));
+        // After the lock was released: a waker may do anything when it is dropped.
+        drop(old);
     }
 
     /// Whether [`take_wakes`](Nic::take_wakes) or [`take_events`](Nic::take_events) has something to give.
     pub fn has_news(&self) -> bool {
-        let state = self.shared.lock();
-        let device = state.device(self.id);
-        device.completions.wakes() > 0 || !device.events.is_empty()
+        self.consumer(|consumer| consumer.completions.wakes() > 0 || !consumer.events.is_empty())
     }
 
-    /// Asks for [`Event::SharedReceiveLow`] once fewer than `limit` shared receives are left.
+    /// [`SimAdapter::set_shared_low_mark`] of this NIC's adapter.
     pub fn set_shared_low_mark(&self, limit: u32) -> Result<(), NicError> {
-        match &mut self.shared.lock().device_mut(self.id).shared {
-            Some(shared) => {
-                shared.set_low_mark(limit);
-                Ok(())
-            }
-            None => Err(NicError::State(NO_SHARED_QUEUE)),
-        }
+        self.adapter.set_shared_low_mark(limit)
     }
 
     fn at(&self, queue_pair: QueuePairId) -> QpRef {
-        QpRef { nic: self.id, qp: queue_pair.0 }
+        QpRef { nic: self.device(), qp: queue_pair.0 }
+    }
+
+    fn device(&self) -> u32 {
+        self.adapter.number()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.adapter.shared().lock()
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        self.adapter.shared().with(act)
+    }
+
+    fn consumer<R>(&self, act: impl FnOnce(&mut Consumer) -> R) -> R {
+        let mut state = self.lock();
+        let consumer = state.device_mut(self.device()).consumer_mut(self.number);
+        act(consumer.expect("a consumer stays until its handle is dropped"))
     }
 }
 
 impl Nic for SimNic {
     fn limits(&self) -> Limits {
-        Limits {
-            completions_max: self.options.completions,
-            shared_receives_max: self.options.shared_receives,
-            depth_max: self.options.depth_max,
-            pieces_max: self.options.pieces_max,
-            windows: self.options.windows,
-        }
+        Limits { completions_max: self.completions, ..self.adapter.limits() }
     }
 
     fn register(&mut self, memory: Memory) -> Result<Slab, Rejected<Memory>> {
-        let mut state = self.shared.lock();
-        let device = state.device_mut(self.id);
-        if let Err(error) = device.usable() {
-            return Err(Rejected { error, returned: memory });
-        }
-        match device.regions.register(&memory) {
-            Some(region) => Ok(Slab::new(memory, Box::new(region))),
-            None => Err(Rejected { error: refused("too much memory would be registered"), returned: memory }),
-        }
+        self.adapter.register(memory)
     }
 
     fn create_queue_pair(&mut self, spec: &QueuePairSpec) -> Result<QueuePairId, NicError> {
-        self.shared.lock().create(self.id, spec, &self.options)
+        self.lock().create(self.device(), self.number, spec, self.adapter.options())
     }
 
     fn endpoint(&self, queue_pair: QueuePairId) -> Result<Endpoint, NicError> {
-        Ok(self.shared.lock().device(self.id).known(queue_pair)?.endpoint)
+        Ok(self.lock().device(self.device()).known(self.number, queue_pair)?.endpoint)
     }
 
     fn inline_max(&self, queue_pair: QueuePairId) -> Result<u32, NicError> {
-        Ok(self.shared.lock().device(self.id).known(queue_pair)?.spec.inline_max)
+        Ok(self.lock().device(self.device()).known(self.number, queue_pair)?.spec.inline_max)
     }
 
     fn accept(&mut self, queue_pair: QueuePairId, peer: &Endpoint) -> Result<(), NicError> {
-        self.shared.with(|state| {
+        self.with(|state| {
             let way = state.find(peer);
-            let device = state.device_mut(self.id);
+            let device = state.device_mut(self.device());
             device.usable()?;
-            let qp = device.known_mut(queue_pair)?;
+            let qp = device.known_mut(self.number, queue_pair)?;
             if qp.failed || qp.stage != Stage::Initial {
                 return Err(NicError::State("a queue pair accepts a peer once"));
             }
@@ -198,10 +131,10 @@ impl Nic for SimNic {
     }
 
     fn activate(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {
-        let mut state = self.shared.lock();
-        let device = state.device_mut(self.id);
+        let mut state = self.lock();
+        let device = state.device_mut(self.device());
         device.usable()?;
-        let qp = device.known_mut(queue_pair)?;
+        let qp = device.known_mut(self.number, queue_pair)?;
         match qp.stage {
             Stage::Receiving(route) if !qp.failed => {
                 qp.stage = Stage::Sending(route);
@@ -212,51 +145,44 @@ impl Nic for SimNic {
     }
 
     fn fail_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {
-        self.shared.with(|state| {
-            state.device(self.id).known(queue_pair)?;
+        self.with(|state| {
+            state.device(self.device()).known(self.number, queue_pair)?;
             state.fail(self.at(queue_pair), None);
             Ok(())
         })
     }
 
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {
-        self.shared.with(|state| state.destroy(self.at(queue_pair)))
+        self.with(|state| state.destroy(self.at(queue_pair), self.number))
     }
 
     fn post_recv(&mut self, queue: RecvQueue, batch: &mut Vec<Receive>) -> Result<(), NicError> {
-        self.shared.with(|state| {
-            let device = state.device_mut(self.id);
+        let RecvQueue::Own(id) = queue else { return self.adapter.post_shared(batch) };
+        self.with(|state| {
+            let device = state.device_mut(self.device());
             device.usable()?;
             let domain = device.regions.domain();
-            match queue {
-                RecvQueue::Shared => {
-                    let shared = device.shared.as_mut().ok_or(NicError::State(NO_SHARED_QUEUE))?;
-                    shared.post(batch, domain)
-                }
-                RecvQueue::Own(id) => {
-                    let receives = device.known_mut(id)?.receives.as_mut();
-                    let posted = receives
-                        .ok_or(NicError::State("this queue pair takes its receives from the shared queue"))?
-                        .post(batch, domain);
-                    state.flush_soon(self.at(id));
-                    posted
-                }
-            }
+            let receives = device.known_mut(self.number, id)?.receives.as_mut();
+            let posted = receives
+                .ok_or(NicError::State("this queue pair takes its receives from the shared queue"))?
+                .post(batch, domain);
+            state.flush_soon(self.at(id));
+            posted
         })
     }
 
     fn post(&mut self, queue_pair: QueuePairId, batch: &mut Vec<Request<'_>>) -> Result<(), NicError> {
-        self.shared.with(|state| {
-            state.device(self.id).can_send(queue_pair)?;
+        self.with(|state| {
+            state.device(self.device()).can_send(self.number, queue_pair)?;
             state.post(self.at(queue_pair), batch)
         })
     }
 
     fn allocate_window(&mut self) -> Result<WindowId, NicError> {
-        let mut state = self.shared.lock();
-        let device = state.device_mut(self.id);
+        let mut state = self.lock();
+        let device = state.device_mut(self.device());
         device.usable()?;
-        let window = if self.options.windows { device.windows.allocate() } else { None };
+        let window = if self.adapter.options().windows { device.windows.allocate(self.number) } else { None };
         window.map(WindowId).ok_or_else(|| refused("it has no window left, or none at all"))
     }
 
@@ -268,9 +194,9 @@ impl Nic for SimNic {
         buffer: Buffer,
         access: RemoteAccess,
     ) -> Result<RemoteSlice, Rejected<Buffer>> {
-        self.shared.with(|state| {
-            let device = state.device_mut(self.id);
-            if let Err(error) = device.can_bind(queue_pair, window, &buffer) {
+        self.with(|state| {
+            let device = state.device_mut(self.device());
+            if let Err(error) = device.can_bind(self.number, queue_pair, window, &buffer) {
                 return Err(Rejected { error, returned: buffer });
             }
             let slice = device
@@ -288,9 +214,9 @@ impl Nic for SimNic {
         window: WindowId,
         work: WorkId,
     ) -> Result<(), NicError> {
-        self.shared.with(|state| {
-            let device = state.device_mut(self.id);
-            device.can_post_about(queue_pair, window)?;
+        self.with(|state| {
+            let device = state.device_mut(self.device());
+            device.can_post_about(self.number, queue_pair, window)?;
             let key = device.windows.invalidate(window.0)?;
             state.post_local(self.at(queue_pair), work, Action::Invalidate { window: window.0, key });
             Ok(())
@@ -298,39 +224,39 @@ impl Nic for SimNic {
     }
 
     fn free_window(&mut self, window: WindowId) -> Result<Option<Buffer>, NicError> {
-        let freed = self.shared.lock().device_mut(self.id).windows.free(window.0);
+        let freed = self.lock().device_mut(self.device()).windows.free(self.number, window.0);
         freed.ok_or(NicError::UnknownWindow(window))
     }
 
     fn poll(&mut self, into: &mut Vec<Completion>, max: usize) -> Result<usize, NicError> {
-        Ok(self.shared.with(|state| state.device_mut(self.id).poll(into, max)))
+        Ok(self.with(|state| state.device_mut(self.device()).poll(self.number, into, max)))
     }
 
     fn arm(&mut self, solicited_only: bool) -> Result<(), NicError> {
-        self.shared.lock().device_mut(self.id).completions.arm(solicited_only);
+        self.consumer(|consumer| consumer.completions.arm(solicited_only));
         Ok(())
     }
 
     fn take_wakes(&mut self) -> Result<usize, NicError> {
-        Ok(self.shared.lock().device_mut(self.id).completions.take_wakes())
+        Ok(self.consumer(|consumer| consumer.completions.take_wakes()))
     }
 
     fn take_events(&mut self, into: &mut Vec<Event>) -> Result<(), NicError> {
-        into.extend(self.shared.lock().device_mut(self.id).events.drain(..));
+        self.consumer(|consumer| consumer.events.take(into));
         Ok(())
     }
 }
 
 impl Drop for SimNic {
     fn drop(&mut self) {
-        // What the device still owns is freed after the lock was released: a waker may do anything when dropped.
-        let left = self.shared.with(|state| state.remove(self.id));
+        // What it still owns is freed after the lock was released: a waker may do anything when dropped.
+        let left = self.with(|state| state.close(self.device(), self.number));
         drop(left);
     }
 }
 
 impl fmt::Debug for SimNic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SimNic({})", self.id)
+        write!(f, "SimNic({} of {:?})", self.number, self.adapter)
     }
 }

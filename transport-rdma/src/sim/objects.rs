@@ -3,14 +3,18 @@
 //! Invariants: an object is used only while it is there and in the state that the call needs; destroying a queue pair
 //! gives back everything that it had and was not polled; what is on the wire by then is beyond its owner's reach.
 
-use super::device::{Device, Health, flushed_receive};
+use super::adapter::{NO_SHARED_QUEUE, SimNicOptions, refused};
+use super::consumer::flushed_receive;
+use super::device::{Device, Health};
 use super::fabric::State;
-use super::nic::{NO_SHARED_QUEUE, SimNicOptions, refused};
 use super::queue_pair::{QueuePair, Stage};
 use super::request::Action;
 use super::schedule::QpRef;
 use crate::memory::Buffer;
 use crate::nic::{Endpoint, NicError, QueuePairId, QueuePairSpec, Status, WindowId, WorkId};
+
+/// Cannot happen: a consumer is closed when its handle is dropped.
+const CLOSED: &str = "the NIC is closed";
 
 /// 24 bits.
 const NUMBER_MAX: u32 = (1 << 24) - 1;
@@ -24,18 +28,21 @@ impl Device {
         }
     }
 
-    pub(super) fn known(&self, id: QueuePairId) -> Result<&QueuePair, NicError> {
-        self.qp(id.0).ok_or(NicError::UnknownQueuePair(id))
+    /// A queue pair of this consumer.
+    pub(super) fn known(&self, consumer: u32, id: QueuePairId) -> Result<&QueuePair, NicError> {
+        let ours = self.qp(id.0).filter(|qp| qp.consumer == consumer);
+        ours.ok_or(NicError::UnknownQueuePair(id))
     }
 
-    pub(super) fn known_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, NicError> {
-        self.qp_mut(id.0).ok_or(NicError::UnknownQueuePair(id))
+    pub(super) fn known_mut(&mut self, consumer: u32, id: QueuePairId) -> Result<&mut QueuePair, NicError> {
+        let ours = self.qp_mut(id.0).filter(|qp| qp.consumer == consumer);
+        ours.ok_or(NicError::UnknownQueuePair(id))
     }
 
     /// Whether sends may be posted. A failed queue pair takes them, to flush them.
-    pub(super) fn can_send(&self, id: QueuePairId) -> Result<&QueuePair, NicError> {
+    pub(super) fn can_send(&self, consumer: u32, id: QueuePairId) -> Result<&QueuePair, NicError> {
         self.usable()?;
-        let qp = self.known(id)?;
+        let qp = self.known(consumer, id)?;
         match qp.stage {
             Stage::Sending(_) => Ok(qp),
             _ => Err(NicError::State("the queue pair must be activated before it sends")),
@@ -43,9 +50,14 @@ impl Device {
     }
 
     /// Whether a request about a window may be posted.
-    pub(super) fn can_post_about(&self, id: QueuePairId, window: WindowId) -> Result<(), NicError> {
-        let qp = self.can_send(id)?;
-        if !self.windows.exists(window.0) {
+    pub(super) fn can_post_about(
+        &self,
+        consumer: u32,
+        id: QueuePairId,
+        window: WindowId,
+    ) -> Result<(), NicError> {
+        let qp = self.can_send(consumer, id)?;
+        if !self.windows.exists(consumer, window.0) {
             return Err(NicError::UnknownWindow(window));
         }
         if qp.room() == 0 { Err(NicError::Full) } else { Ok(()) }
@@ -53,11 +65,12 @@ impl Device {
 
     pub(super) fn can_bind(
         &mut self,
+        consumer: u32,
         id: QueuePairId,
         window: WindowId,
         buffer: &Buffer,
     ) -> Result<(), NicError> {
-        self.can_post_about(id, window)?;
+        self.can_post_about(consumer, id, window)?;
         self.windows.check_bind(window.0, buffer, self.regions.domain())
     }
 }
@@ -66,16 +79,18 @@ impl State {
     pub(super) fn create(
         &mut self,
         nic: u32,
+        owner: u32,
         spec: &QueuePairSpec,
         options: &SimNicOptions,
     ) -> Result<QueuePairId, NicError> {
         let device = &mut self.devices[nic as usize];
         device.usable()?;
-        if spec.recv_depth.is_none() && device.shared.is_none() {
+        if spec.recv_depth.is_none() && device.receives.is_none() {
             return Err(NicError::State(NO_SHARED_QUEUE));
         }
         let needed = spec.completions_max();
-        let free = options.completions.saturating_sub(device.reserved + device.retiring);
+        let consumer = device.consumer(owner).ok_or(NicError::State(CLOSED))?;
+        let free = consumer.capacity.saturating_sub(consumer.reserved + consumer.retiring);
         if needed > free {
             return Err(NicError::CompletionsExhausted { needed, free });
         }
@@ -95,8 +110,10 @@ impl State {
         let first_psn = self.schedule.psn();
         let endpoint = Endpoint { gid: gid(nic), lid: 0, number, first_psn, mtu: options.mtu };
         let id = QueuePairId(device.queue_pairs.len() as u32);
-        device.queue_pairs.push(Some(Box::new(QueuePair::new(&spec, endpoint))));
-        device.reserved += needed;
+        device.queue_pairs.push(Some(Box::new(QueuePair::new(owner, &spec, endpoint))));
+        if let Some(consumer) = device.consumer_mut(owner) {
+            consumer.reserved += needed;
+        }
         Ok(id)
     }
 
@@ -117,9 +134,8 @@ impl State {
         self.transmit(at);
     }
 
-    pub(super) fn destroy(&mut self, at: QpRef) -> Result<(), NicError> {
-        let id = QueuePairId(at.qp);
-        self.device(at.nic).known(id)?;
+    pub(super) fn destroy(&mut self, at: QpRef, number: u32) -> Result<(), NicError> {
+        self.device(at.nic).known(number, QueuePairId(at.qp))?;
         if self.device(at.nic).windows.any_active(at.qp) {
             return Err(NicError::State("windows are bound to the queue pair: they must be freed first"));
         }
@@ -127,23 +143,25 @@ impl State {
         let device = self.device_mut(at.nic);
         let slot = device.queue_pairs.get_mut(at.qp as usize);
         let Some(qp) = slot.and_then(Option::take) else { return Ok(()) };
-        let reports = qp.spec.completions_max();
-        device.reserved -= reports;
-        device.retiring += reports;
+        let (reports, begun) = (qp.spec.completions_max(), qp.begun_shared());
+        let mut flushed = Vec::with_capacity(qp.ring.len());
         for entry in qp.ring {
-            let completion = device.finish(entry, at.qp, Some(Status::Flushed));
-            device.flushed.push(completion);
+            flushed.push(device.finish(entry, at.qp, Some(Status::Flushed)));
         }
-        let begun = qp.incoming.and_then(|incoming| incoming.slot);
-        if let (Some(slot), None, Some(shared)) = (begun, &qp.receives, &mut device.shared) {
-            device.flushed.extend(shared.finish(slot).map(|taken| flushed_receive(at.qp, taken)));
+        if let (Some(slot), Some(receives)) = (begun, &mut device.receives) {
+            flushed.extend(receives.finish(slot).map(|taken| flushed_receive(at.qp, taken)));
         }
         let left = qp.receives.into_iter().flat_map(|receives| receives.into_left());
-        device.flushed.extend(left.map(|taken| flushed_receive(at.qp, taken)));
+        flushed.extend(left.map(|taken| flushed_receive(at.qp, taken)));
+        if let Some(consumer) = device.consumer_mut(number) {
+            consumer.reserved -= reports;
+            consumer.retiring += reports;
+            consumer.flushed.append(&mut flushed);
+        }
         Ok(())
     }
 
-    /// Ends a device whose handle is gone, and returns what it had.
+    /// Ends a device whose last handle is gone, and returns what it had.
     pub(super) fn remove(&mut self, nic: u32) -> impl Sized + use<> {
         self.kill(nic);
         self.device_mut(nic).empty()

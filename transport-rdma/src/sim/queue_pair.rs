@@ -47,6 +47,7 @@ pub(super) struct Incoming {
 }
 
 pub(super) struct QueuePair {
+    pub(super) consumer: u32,
     pub(super) endpoint: Endpoint,
     pub(super) spec: QueuePairSpec,
     pub(super) stage: Stage,
@@ -96,8 +97,9 @@ pub(super) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(super) fn new(spec: &QueuePairSpec, endpoint: Endpoint) -> Self {
+    pub(super) fn new(consumer: u32, spec: &QueuePairSpec, endpoint: Endpoint) -> Self {
         Self {
+            consumer,
             endpoint,
             spec: *spec,
             stage: Stage::Initial,
@@ -139,6 +141,12 @@ impl QueuePair {
             Stage::Initial => None,
             Stage::Receiving(route) | Stage::Sending(route) => Some(route),
         }
+    }
+
+    /// The shared receive that a message which came only in part has used up.
+    pub(super) fn begun_shared(&self) -> Option<u32> {
+        let begun = self.incoming.and_then(|incoming| incoming.slot);
+        begun.filter(|_| self.receives.is_none())
     }
 
     pub(super) fn end(&self) -> u64 {

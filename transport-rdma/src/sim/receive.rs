@@ -70,6 +70,14 @@ impl ReceiveQueue {
         Some(taken)
     }
 
+    /// Lets a receive that was used up be used again, after all others.
+    pub(super) fn put_back(&mut self, slot: u32) {
+        if let Some((_, buffer)) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            buffer.set_filled(0);
+            self.posted.push_back(slot);
+        }
+    }
+
     /// Everything that is left: what was used up but not polled, then the rest in the order it was posted.
     pub(super) fn into_left(mut self) -> Vec<(WorkId, Buffer)> {
         let unused: Vec<_> =

@@ -108,7 +108,7 @@ impl State {
         let Some(qp) = device.queue_pairs.get_mut(at.qp as usize).and_then(Option::as_deref_mut) else {
             return Executed::NotReady;
         };
-        let Some(receives) = qp.receives.as_mut().or(device.shared.as_mut()) else {
+        let Some(receives) = qp.receives.as_mut().or(device.receives.as_mut()) else {
             return Executed::NotReady;
         };
         match message.action {
@@ -160,7 +160,7 @@ impl State {
             let (slot, immediate, by_write) = match message.action {
                 Action::Send { immediate } => (begun, immediate, false),
                 Action::Write { immediate: Some(immediate), .. } => {
-                    let receives = qp.receives.as_mut().or(device.shared.as_mut());
+                    let receives = qp.receives.as_mut().or(device.receives.as_mut());
                     (receives.and_then(|receives| receives.consume()), Some(immediate), true)
                 }
                 _ => (None, None, false),
@@ -173,7 +173,7 @@ impl State {
                 self.answer(message, expected, Answer::Ack);
             }
         }
-        if self.device_mut(at.nic).shared.as_mut().is_some_and(|shared| shared.is_newly_low()) {
+        if self.device_mut(at.nic).receives.as_mut().is_some_and(|receives| receives.is_newly_low()) {
             self.tell(at.nic, Event::SharedReceiveLow);
         }
     }
