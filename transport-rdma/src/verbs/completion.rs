@@ -118,6 +118,7 @@ pub struct CompletionQueue {
     poll: PollCq,
     req_notify: ReqNotifyCq,
     capacity: u32,
+    number: u32,
 }
 
 // SAFETY: providers lock their completion queues.
@@ -131,14 +132,18 @@ impl CompletionQueue {
     pub fn create(channel: &Arc<CompletionChannel>, capacity: u32) -> Result<Arc<Self>, VerbsError> {
         let context = &channel.context;
         let object = || format!("a queue of {capacity} entries on {}", context.name());
+        let refused =
+            |code| VerbsError::new("ibv_create_cq", object(), std::io::Error::from_raw_os_error(code));
         let (Some(poll), Some(req_notify)) = (context.ops().poll_cq, context.ops().req_notify_cq) else {
-            let source = std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-            return Err(VerbsError::new("ibv_create_cq", object(), source));
+            return Err(refused(libc::EOPNOTSUPP));
         };
+        let number = super::work_id::new_queue().ok_or_else(|| refused(libc::ENOSPC))?;
         let create = context.library.ibv_create_cq;
         let entries = i32::try_from(capacity).unwrap_or(i32::MAX);
+        // Comes back in the queue's asynchronous events; nobody follows it.
+        let name = ptr::without_provenance_mut(number as usize);
         // SAFETY: the context is open and the channel alive; vector 0 always exists.
-        let raw = unsafe { create(context.raw.as_ptr(), entries, ptr::null_mut(), channel.raw.as_ptr(), 0) };
+        let raw = unsafe { create(context.raw.as_ptr(), entries, name, channel.raw.as_ptr(), 0) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::from_errno("ibv_create_cq", object()))?;
         // SAFETY: the library returned a valid queue.
         let granted = unsafe { raw.as_ref() }.cqe;
@@ -149,7 +154,13 @@ impl CompletionQueue {
             poll,
             req_notify,
             capacity: u32::try_from(granted).unwrap_or(0),
+            number,
         }))
+    }
+
+    /// What no other queue of this process is called, whatever it is a queue of.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// How many reports the queue holds.

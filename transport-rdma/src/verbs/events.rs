@@ -22,8 +22,11 @@ pub enum AsyncEvent {
         /// What happened.
         what: QueuePairEvent,
     },
-    /// The completion queue overran or broke.
-    CompletionQueueFailed,
+    /// A completion queue overran or broke.
+    CompletionQueueFailed {
+        /// See [`CompletionQueue::number`](super::CompletionQueue::number).
+        number: u32,
+    },
     /// The shared receive queue broke.
     SharedReceiveFailed,
     /// The shared receive queue fell below its limit.
@@ -89,7 +92,12 @@ fn translate(raw: &ibv_async_event) -> AsyncEvent {
         }
         IBV_EVENT_COMM_EST => queue_pair(QueuePairEvent::Established),
         IBV_EVENT_QP_LAST_WQE_REACHED => queue_pair(QueuePairEvent::LastReceiveConsumed),
-        IBV_EVENT_CQ_ERR => AsyncEvent::CompletionQueueFailed,
+        IBV_EVENT_CQ_ERR => {
+            let cq = raw.element.cast::<ibv_cq>();
+            // SAFETY: for this kind the element is a completion queue, and destroying it waits for our acknowledgement.
+            let number = unsafe { (*cq).cq_context } as usize as u32;
+            AsyncEvent::CompletionQueueFailed { number }
+        }
         IBV_EVENT_SRQ_ERR => AsyncEvent::SharedReceiveFailed,
         IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SharedReceiveLow,
         IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFailed,

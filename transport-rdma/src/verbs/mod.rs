@@ -1,8 +1,8 @@
 //! RDMA verbs through libibverbs, loaded at run time.
 //!
 //! ```text
-//!  probe, nic          what the rest of the crate uses
-//!  queue_pair  send_queue  receive_queue  window  completion  events
+//!  probe, adapter, nic what the rest of the crate uses
+//!  queue_pair  send_queue  receive_queue  window  completion  events  router
 //!  region  device      objects that own each other through `Arc`
 //!  library  ffi        the function table and the C layouts
 //! ```
@@ -11,6 +11,7 @@
 //! that the device may touch belongs to a posted request, a window or an exposed region, never to the caller.
 //! Never blocks (but for [`CompletionChannel::wait`]), never retries, and decides nothing about calls.
 
+mod adapter;
 mod completion;
 mod device;
 mod error;
@@ -22,10 +23,12 @@ mod probe;
 mod queue_pair;
 mod receive_queue;
 mod region;
+mod router;
 mod send_queue;
 mod window;
 mod work_id;
 
+pub use adapter::VerbsAdapter;
 pub use completion::{CompletionChannel, CompletionQueue, WorkCompletion};
 pub use device::{Context, DeviceAttributes, Gid, GidKind, OpenError, Port, PortState, best_gid, open_all};
 pub use error::{Unavailable, VerbsError, locked_memory_limit};

@@ -1,38 +1,36 @@
-//! [`Nic`] on verbs: one device, one protection domain, one completion queue, one shared receive queue.
+//! [`Nic`] on verbs: one completion queue of an adapter, with its channel.
 //!
 //! Owns the queue pairs and windows, and counts what the completion queue must hold. Invariant: the depths of all
-//! queues that report to the completion queue never exceed its capacity, counting those of destroyed queue pairs until
-//! their last reports are read. Never waits.
+//! queues that report to the completion queue, and the shared receives set aside for it, never exceed its capacity,
+//! counting those of destroyed queue pairs until their last reports are read. Never waits.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
-use super::completion::{CompletionChannel, CompletionQueue, WorkCompletion};
+use super::adapter::{NO_SHARED_QUEUE, VerbsAdapter};
+use super::completion::{CompletionQueue, WorkCompletion};
 use super::error::{Unavailable, VerbsError};
-use super::events::{AsyncEvent, QueuePairEvent};
-use super::probe::{DeviceChoice, Located, locate};
+use super::probe::{DeviceChoice, Located};
 use super::queue_pair::{Attachments, Initialized, QueuePair, ReadyToReceive, ReadyToSend, Route};
-use super::receive_queue::SharedReceiveQueue;
 use super::region::ProtectionDomain;
 use super::window::Window;
 use crate::memory::{Buffer, Memory, Slab};
 use crate::nic::{
-    Completion, Endpoint, Event, Limits, Nic, NicError, QueuePairId, QueuePairSpec, Receive, RecvQueue,
-    Rejected, RemoteAccess, RemoteSlice, Request, WindowId, WorkId,
+    Adapter, Completion, Endpoint, Event, Limits, Nic, NicError, QueuePairId, QueuePairSpec, Receive,
+    RecvQueue, Rejected, RemoteAccess, RemoteSlice, Request, WindowId, WorkId,
 };
-
-/// How many events one call takes; the rest waits for the next call.
-const EVENTS_MAX: usize = 64;
 
 /// Reads that a peer may have in flight to us. The transport uses none; the verbs tests use a few.
 const READS_MAX: u8 = 4;
 
-const NO_SHARED_QUEUE: &str = "the NIC was opened without a shared receive queue";
+/// How many reports are read at once from the queue of a NIC that is dropped.
+const UNREAD_AT_ONCE: usize = 64;
 
-/// What to open a NIC with.
+/// What to open a device with for one NIC alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NicOptions {
     /// Which device.
@@ -58,7 +56,7 @@ pub struct VerbsNic {
     owners: BTreeMap<u32, QueuePairId>,
     windows: BTreeMap<WindowId, Arc<Window>>,
     attached: Attachments,
-    located: Located,
+    adapter: VerbsAdapter,
     limits: Limits,
     next_id: u32,
     /// Reports that living queues may still cause.
@@ -99,41 +97,50 @@ macro_rules! any_stage {
 }
 
 impl VerbsNic {
-    /// Opens the first usable device.
+    /// Opens the first usable device for the NIC that is its only user.
     pub fn open(options: &NicOptions) -> Result<Self, Unavailable> {
-        let located = locate(&options.choice)?;
-        let attributes = located.context.attributes()?;
-        let domain = ProtectionDomain::allocate(&located.context)?;
-        let channel = CompletionChannel::create(&located.context)?;
-        let completions = options.completions.min(attributes.completions_max).max(1);
-        let completions = CompletionQueue::create(&channel, completions)?;
-        let depth = options.shared_receives.min(attributes.shared_receives_max).min(completions.capacity());
-        let shared_receives = (depth > 0).then(|| SharedReceiveQueue::create(&domain, depth)).transpose()?;
-        let limits = Limits {
-            completions_max: completions.capacity(),
-            shared_receives_max: depth,
-            depth_max: attributes.depth_max,
-            pieces_max: attributes.pieces_max,
-            windows: attributes.windows,
-        };
-        Ok(Self {
+        let shared_receives = options.shared_receives.min(options.completions);
+        let adapter = VerbsAdapter::open(&options.choice, shared_receives)?;
+        let completions = adapter.completion_queue(options.completions)?;
+        let all = adapter.limits().shared_receives_max;
+        Ok(Self::new(&adapter, completions, all))
+    }
+
+    /// A NIC that reports to `completions`, where room for `shared_receives` is set aside.
+    pub(super) fn new(
+        adapter: &VerbsAdapter,
+        completions: Arc<CompletionQueue>,
+        shared_receives: u32,
+    ) -> Self {
+        let limits = Limits { completions_max: completions.capacity(), ..adapter.limits() };
+        adapter.events().add_nic(completions.number());
+        Self {
             queue_pairs: BTreeMap::new(),
             owners: BTreeMap::new(),
             windows: BTreeMap::new(),
-            attached: Attachments { domain, completions, shared_receives },
-            located,
+            attached: Attachments {
+                domain: Arc::clone(adapter.domain()),
+                completions,
+                shared_receives: adapter.shared_receives().cloned(),
+            },
+            adapter: adapter.clone(),
             limits,
             next_id: 0,
-            reserved: depth,
+            reserved: shared_receives,
             retiring: 0,
             flushed: Vec::new(),
             reports: Vec::new(),
-        })
+        }
+    }
+
+    /// The adapter that this NIC is of.
+    pub fn adapter(&self) -> &VerbsAdapter {
+        &self.adapter
     }
 
     /// The device, port and address in use.
     pub fn located(&self) -> &Located {
-        &self.located
+        self.adapter.located()
     }
 
     /// The domain that all memory of this NIC is registered in.
@@ -150,12 +157,15 @@ impl VerbsNic {
         }
     }
 
-    /// Asks for [`Event::SharedReceiveLow`] once fewer than `limit` shared receives are left.
+    /// [`VerbsAdapter::set_shared_low_mark`] of this NIC's adapter.
     pub fn set_shared_low_mark(&self, limit: u32) -> Result<(), NicError> {
-        match &self.attached.shared_receives {
-            Some(shared) => Ok(shared.set_low_mark(limit)?),
-            None => Err(NicError::State(NO_SHARED_QUEUE)),
-        }
+        self.adapter.set_shared_low_mark(limit)
+    }
+
+    /// Registers whom to wake when another NIC or [`VerbsAdapter::route_events`] has found an event for this one; it stays
+    /// registered. After it take events once, and only then sleep.
+    pub fn set_event_waker(&self, waker: Option<Waker>) {
+        self.adapter.events().set_waker(self.number(), waker);
     }
 
     /// Sleeps until a wake-up waits, at most for `limit`; see [`CompletionChannel::wait`].
@@ -163,9 +173,14 @@ impl VerbsNic {
         self.attached.completions.channel().wait(limit)
     }
 
-    /// The descriptor that is readable when an asynchronous event waits.
+    /// [`VerbsAdapter::event_fd`] of this NIC's adapter.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.located.context.async_fd()
+        self.adapter.event_fd()
+    }
+
+    /// What the router of events calls this NIC.
+    fn number(&self) -> u32 {
+        self.attached.completions.number()
     }
 
     fn slot(&self, id: QueuePairId) -> Result<&Slot, NicError> {
@@ -186,9 +201,18 @@ impl VerbsNic {
         Ok(id)
     }
 
+    /// Destroys a queue pair whose transition failed; what it had comes back from the next poll.
+    fn give_up<S>(&mut self, id: QueuePairId, error: VerbsError, broken: QueuePair<S>) -> NicError {
+        self.adapter.events().remove_queue_pair(broken.number());
+        // Should that fail too, the first error tells more.
+        drop(broken.destroy(Some(id), &mut self.flushed));
+        error.into()
+    }
+
     fn by_number(&self, number: u32) -> Option<QueuePairId> {
-        let mut all = self.queue_pairs.iter();
-        all.find(|(_, slot)| slot.endpoint.number == number).map(|(&id, _)| id)
+        // The number of one that is gone may be another's by now.
+        let named = |slot: &Slot| slot.endpoint.number == number && !matches!(slot.stage, Stage::Gone);
+        self.queue_pairs.iter().find(|(_, slot)| named(slot)).map(|(&id, _)| id)
     }
 
     fn dispatch(&self, report: WorkCompletion, into: &mut Vec<Completion>) {
@@ -201,25 +225,6 @@ impl VerbsNic {
         } else if let Some(shared) = &self.attached.shared_receives {
             let queue_pair = self.by_number(report.queue_pair_number());
             let _ = shared.complete(report, queue_pair, into);
-        }
-    }
-
-    fn translate(&self, event: AsyncEvent) -> Event {
-        match event {
-            AsyncEvent::QueuePair { number, what } => match (self.by_number(number), what) {
-                (Some(id), QueuePairEvent::Failed) => Event::QueuePairFailed(id),
-                (Some(id), QueuePairEvent::Established) => Event::Established(id),
-                (Some(id), QueuePairEvent::LastReceiveConsumed) => Event::LastReceiveConsumed(id),
-                (None, _) => Event::Unknown(number),
-            },
-            AsyncEvent::CompletionQueueFailed => Event::CompletionQueueFailed,
-            AsyncEvent::SharedReceiveFailed => Event::SharedReceiveFailed,
-            AsyncEvent::SharedReceiveLow => Event::SharedReceiveLow,
-            AsyncEvent::PortUp(port) => Event::PortUp(port),
-            AsyncEvent::PortDown(port) => Event::PortDown(port),
-            AsyncEvent::AddressesChanged(port) => Event::AddressesChanged(port),
-            AsyncEvent::DeviceFailed => Event::DeviceFailed,
-            AsyncEvent::Unknown(code) => Event::Unknown(code),
         }
     }
 }
@@ -237,10 +242,7 @@ impl Nic for VerbsNic {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Slab, Rejected<Memory>> {
-        self.attached
-            .domain
-            .register(memory)
-            .map_err(|(error, returned)| Rejected { error: error.into(), returned })
+        self.adapter.register(memory)
     }
 
     fn create_queue_pair(&mut self, spec: &QueuePairSpec) -> Result<QueuePairId, NicError> {
@@ -253,15 +255,11 @@ impl Nic for VerbsNic {
             return Err(NicError::CompletionsExhausted { needed, free });
         }
         let id = QueuePairId(self.new_id()?);
-        let port = &self.located.port;
+        let Located { port, mtu, gid, .. } = self.adapter.located();
         let queue_pair = QueuePair::create(&self.attached, port.number, spec)?;
-        let endpoint = Endpoint {
-            gid: self.located.gid.raw,
-            lid: port.lid,
-            number: queue_pair.number(),
-            first_psn: random_psn(),
-            mtu: self.located.mtu,
-        };
+        let (number, first_psn) = (queue_pair.number(), random_psn());
+        let endpoint = Endpoint { gid: gid.raw, lid: port.lid, number, first_psn, mtu: *mtu };
+        self.adapter.events().add_queue_pair(number, self.number(), id);
         let (sends, receives) = queue_pair.queues();
         self.owners.insert(sends, id);
         self.owners.extend(receives.map(|queue| (queue, id)));
@@ -281,24 +279,28 @@ impl Nic for VerbsNic {
     }
 
     fn accept(&mut self, queue_pair: QueuePairId, peer: &Endpoint) -> Result<(), NicError> {
+        let Located { port, mtu, gid, .. } = self.adapter.located();
         let route = Route {
-            port: self.located.port.number,
-            gid_index: self.located.gid.index,
+            port: port.number,
+            gid_index: gid.index,
             // Without a local identifier the peer is on Ethernet or behind a router.
-            global: self.located.port.ethernet || peer.lid == 0,
+            global: port.ethernet || peer.lid == 0,
             peer_gid: peer.gid,
             peer_lid: peer.lid,
             peer_number: peer.number,
             peer_psn: peer.first_psn,
-            mtu: peer.mtu.min(self.located.mtu),
+            mtu: peer.mtu.min(*mtu),
             reads_max: READS_MAX,
         };
         let slot = self.slot_mut(queue_pair)?;
         match std::mem::replace(&mut slot.stage, Stage::Gone) {
-            Stage::Initialized(initialized) => {
-                slot.stage = Stage::Receiving(initialized.ready_to_receive(&route)?);
-                Ok(())
-            }
+            Stage::Initialized(initialized) => match initialized.ready_to_receive(&route) {
+                Ok(receiving) => {
+                    slot.stage = Stage::Receiving(receiving);
+                    Ok(())
+                }
+                Err((error, broken)) => Err(self.give_up(queue_pair, error, *broken)),
+            },
             other => {
                 slot.stage = other;
                 Err(NicError::State("a queue pair accepts a peer once"))
@@ -310,9 +312,13 @@ impl Nic for VerbsNic {
         let slot = self.slot_mut(queue_pair)?;
         match std::mem::replace(&mut slot.stage, Stage::Gone) {
             Stage::Receiving(receiving) => {
-                let psn = slot.endpoint.first_psn;
-                slot.stage = Stage::Sending(receiving.ready_to_send(psn, READS_MAX)?);
-                Ok(())
+                match receiving.ready_to_send(slot.endpoint.first_psn, READS_MAX) {
+                    Ok(sending) => {
+                        slot.stage = Stage::Sending(sending);
+                        Ok(())
+                    }
+                    Err((error, broken)) => Err(self.give_up(queue_pair, error, *broken)),
+                }
             }
             other => {
                 slot.stage = other;
@@ -331,6 +337,9 @@ impl Nic for VerbsNic {
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), NicError> {
         let slot = self.queue_pairs.remove(&queue_pair).ok_or(NicError::UnknownQueuePair(queue_pair))?;
         self.owners.retain(|_, owner| *owner != queue_pair);
+        if !matches!(slot.stage, Stage::Gone) {
+            self.adapter.events().remove_queue_pair(slot.endpoint.number);
+        }
         let reports = slot.spec.completions_max();
         self.reserved -= reports;
         self.retiring += reports;
@@ -343,10 +352,7 @@ impl Nic for VerbsNic {
 
     fn post_recv(&mut self, queue: RecvQueue, batch: &mut Vec<Receive>) -> Result<(), NicError> {
         match queue {
-            RecvQueue::Shared => match &self.attached.shared_receives {
-                Some(shared) => shared.post(batch),
-                None => Err(NicError::State(NO_SHARED_QUEUE)),
-            },
+            RecvQueue::Shared => self.adapter.post_shared(batch),
             RecvQueue::Own(id) => {
                 any_stage!(&self.slot(id)?.stage, queue_pair => queue_pair.post_recv(batch))
                     .unwrap_or(Err(NicError::UnknownQueuePair(id)))
@@ -428,12 +434,10 @@ impl Nic for VerbsNic {
     }
 
     fn take_events(&mut self, into: &mut Vec<Event>) -> Result<(), NicError> {
-        for _ in 0..EVENTS_MAX {
-            match self.located.context.take_event()? {
-                Some(event) => into.push(self.translate(event)),
-                None => break,
-            }
-        }
+        let number = self.number();
+        let routed = self.adapter.events().route(&self.adapter.located().context, Some(number));
+        self.adapter.events().take(number, into);
+        routed?;
         Ok(())
     }
 }
@@ -443,6 +447,19 @@ impl Drop for VerbsNic {
         // Windows first: destroying a queue pair that has bound ones can wait for ever on some devices.
         for window in self.windows.values() {
             drop(window.free());
+        }
+        // Before the queue pairs: their numbers may be used again as soon as they are destroyed.
+        self.adapter.events().remove_nic(self.number());
+        for slot in self.queue_pairs.values() {
+            // So that the device gives back the shared receive that it was filling, if it does so in time.
+            let _ = any_stage!(&slot.stage, queue_pair => queue_pair.fail().is_ok());
+        }
+        self.queue_pairs.clear();
+        // Nothing reports here any more. Shared receives whose reports nobody has read are for other NICs to use.
+        let Some(shared) = &self.attached.shared_receives else { return };
+        let mut reports = std::mem::take(&mut self.reports);
+        while matches!(self.attached.completions.poll(&mut reports, UNREAD_AT_ONCE), Ok(1..)) {
+            reports.drain(..).for_each(|report| shared.repost(report));
         }
     }
 }

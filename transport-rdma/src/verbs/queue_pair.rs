@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Owns the queue pair and, through its queues, every posted payload. Invariants: receives may be posted in every state,
-//! sends only in the last; a failed transition consumes the queue pair, and no queue pair is ever reset, since packets
+//! sends only in the last; after a failed transition a queue pair is only good to be destroyed, and none is ever reset, since packets
 //! of its old connection could still arrive; payloads are released only by a report or after the device has confirmed
 //! the destruction. Never chooses addresses, numbers or time limits: the caller gives them.
 #![expect(unsafe_code, reason = "foreign calls")]
@@ -119,7 +119,11 @@ impl QueuePair<Initialized> {
     }
 
     /// Lets the peer's packets in. Post receives first: its first message may arrive at once.
-    pub fn ready_to_receive(self, route: &Route) -> Result<QueuePair<ReadyToReceive>, VerbsError> {
+    /// On an error the queue pair comes back, to be destroyed.
+    pub fn ready_to_receive(
+        self,
+        route: &Route,
+    ) -> Result<QueuePair<ReadyToReceive>, (VerbsError, Box<Self>)> {
         let mut attributes = blank_attributes(IBV_QPS_RTR);
         attributes.ah_attr = ibv_ah_attr {
             grh: ibv_global_route {
@@ -147,14 +151,18 @@ impl QueuePair<Initialized> {
             | IBV_QP_RQ_PSN
             | IBV_QP_MAX_DEST_RD_ATOMIC
             | IBV_QP_MIN_RNR_TIMER;
-        self.core.modify(&mut attributes, mask)?;
-        Ok(QueuePair::from_core(self.core))
+        self.advance(&mut attributes, mask)
     }
 }
 
 impl QueuePair<ReadyToReceive> {
     /// Lets us send; `first_psn` is the sequence number that the peer was told.
-    pub fn ready_to_send(self, first_psn: u32, reads_max: u8) -> Result<QueuePair<ReadyToSend>, VerbsError> {
+    /// On an error the queue pair comes back, to be destroyed.
+    pub fn ready_to_send(
+        self,
+        first_psn: u32,
+        reads_max: u8,
+    ) -> Result<QueuePair<ReadyToSend>, (VerbsError, Box<Self>)> {
         let mut attributes = blank_attributes(IBV_QPS_RTS);
         attributes.sq_psn = first_psn;
         attributes.timeout = self.core.spec.ack_timeout;
@@ -163,14 +171,24 @@ impl QueuePair<ReadyToReceive> {
         attributes.max_rd_atomic = reads_max;
         let mask =
             IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.core.modify(&mut attributes, mask)?;
-        Ok(QueuePair::from_core(self.core))
+        self.advance(&mut attributes, mask)
     }
 }
 
 impl<S> QueuePair<S> {
     fn from_core(core: Core) -> Self {
         Self { core, state: PhantomData }
+    }
+
+    fn advance<T>(
+        self,
+        attributes: &mut ibv_qp_attr,
+        mask: i32,
+    ) -> Result<QueuePair<T>, (VerbsError, Box<Self>)> {
+        match self.core.modify(attributes, mask) {
+            Ok(()) => Ok(QueuePair::from_core(self.core)),
+            Err(error) => Err((error, Box::new(self))),
+        }
     }
 
     /// The number that a peer connects to, 24 bits.

@@ -117,6 +117,25 @@ impl ReceiveSlots {
         true
     }
 
+    /// Hands the buffer of a reported receive to `post` once more, under the number it had. If the device refuses, the
+    /// slot keeps it, unused.
+    fn repost(&self, slot: u32, post: impl FnOnce(*mut ibv_recv_wr, usize) -> Posted) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let taken = state.slots.get(slot as usize).and_then(Option::as_ref);
+        let Some(piece) = taken.and_then(|(_, buffer)| self.describe(buffer)) else { return };
+        state.requests.clear();
+        state.pieces.clear();
+        state.pieces.push(piece);
+        state.requests.push(ibv_recv_wr {
+            wr_id: work_id::join(self.id, slot),
+            next: ptr::null_mut(),
+            sg_list: state.pieces.as_mut_ptr(),
+            num_sge: 1,
+        });
+        post(state.requests.as_mut_ptr(), 1);
+    }
+
     /// Everything that is left when the device is done with the queue.
     pub(super) fn flush(&self, queue_pair: Option<QueuePairId>, into: &mut Vec<Completion>) {
         let mut state = self.lock();
@@ -232,13 +251,22 @@ impl SharedReceiveQueue {
 
     /// Posts receives, in order. On an error those not taken are still in `batch`.
     pub fn post(&self, batch: &mut Vec<Receive>) -> Result<(), NicError> {
-        self.slots.post(batch, |first, count| {
-            let mut refused = ptr::null_mut();
-            // SAFETY: the list is linked and complete; each buffer it names moves into a slot, where it stays until
-            // the device reports it or the queue is destroyed.
-            let code = unsafe { (self.post)(self.raw.as_ptr(), first, &mut refused) };
-            accepted(code, first, refused, count, "ibv_post_srq_recv", self.domain.context.name())
-        })
+        self.slots.post(batch, |first, count| self.post_list(first, count))
+    }
+
+    /// Puts the receive that a report is about back into the queue, as if it had just been posted.
+    pub(super) fn repost(&self, report: WorkCompletion) {
+        if report.queue() == self.slots.id() {
+            self.slots.repost(report.position(), |first, count| self.post_list(first, count));
+        }
+    }
+
+    fn post_list(&self, first: *mut ibv_recv_wr, count: usize) -> Posted {
+        let mut refused = ptr::null_mut();
+        // SAFETY: the list is linked and complete; each buffer it names moves into a slot or is in it, where it stays
+        // until the device reports it or the queue is destroyed.
+        let code = unsafe { (self.post)(self.raw.as_ptr(), first, &mut refused) };
+        accepted(code, first, refused, count, "ibv_post_srq_recv", self.domain.context.name())
     }
 
     /// Asks for one event when fewer than `limit` receives are left.
