@@ -255,6 +255,12 @@ impl<L: Link> Turn<'_, L> {
         session.end_calls(link, status);
     }
 
+    /// See [`Session::finish`].
+    pub fn finish(&mut self, id: CallId, status: &Status) {
+        let State { session, link, .. } = &mut *self.state;
+        session.finish(link, id, status);
+    }
+
     /// See [`Session::handle_failure`].
     pub fn fail(&mut self, failure: &Failure, delivered: u64) {
         self.state.session.handle_failure(failure, delivered);

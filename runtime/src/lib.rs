@@ -19,10 +19,12 @@ pub mod dispatch;
 pub mod framing;
 mod intercept;
 mod invoke;
+pub mod keepalive;
 mod limits;
 pub mod link;
 pub mod loopback;
 mod method;
+mod options;
 pub mod output;
 mod server;
 pub mod session;
@@ -40,7 +42,9 @@ pub use invoke::{
     StartError, register,
 };
 pub use limits::{DEFAULT_MAX_DECODING, Limits};
+pub use keepalive::Keepalive;
 pub use method::{Idempotency, MethodDescriptor, MethodKind};
+pub use options::Options;
 #[doc(no_inline)]
 pub use tonic::Status;
 

@@ -344,6 +344,12 @@ impl Frozen {
         self.buffer.domain()
     }
 
+    /// The buffer itself from the last of its views, whichever is given back last: of several that are given back at
+    /// once, one gets it.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        Arc::into_inner(self.buffer)
+    }
+
     /// The buffer itself, when this is its last view.
     pub fn try_into_buffer(self) -> Result<Buffer, Self> {
         let Self { buffer, start, len } = self;

@@ -6,10 +6,9 @@
 #[cfg(feature = "grpc")]
 pub mod grpc;
 pub mod native;
-mod options;
 #[cfg(feature = "grpc")]
 pub mod web;
 #[cfg(feature = "grpc")]
 mod wire;
 
-pub use options::{Keepalive, Options};
+pub use byway_runtime::{Keepalive, Options};

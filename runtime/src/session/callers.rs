@@ -41,7 +41,8 @@ impl Session {
         }
         let began = link.position();
         // Before anything is noted of the call: encoding runs the caller's code, which may panic.
-        link.push(&Frame::new(Kind::Open, flags, id, Some((head, head_len)), message));
+        let frame = Frame::new(Kind::Open, flags, id, Some((head, head_len)), message);
+        link.push(&Frame { path: Some(head.path), ..frame });
         let send = Half::AwaitHead.after(flags).unwrap_or(Half::Ended);
         let receive_window = ReceiveWindow::new(self.local.window);
         let open = Open::new(send, Half::AwaitHead, send_window, receive_window);

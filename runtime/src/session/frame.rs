@@ -26,8 +26,9 @@ impl CallId {
         Self(u32::from(generation) << 16 | u32::from(slot))
     }
 
+    /// Its place among the calls that may be open at once: an index for what belongs to the call.
     #[inline]
-    pub(crate) fn slot(self) -> u16 {
+    pub fn slot(self) -> u16 {
         self.0 as u16
     }
 
@@ -186,6 +187,8 @@ pub struct Frame<'a> {
     pub head: Option<&'a dyn Encode>,
     /// Encodes the body, when there is a message.
     pub body: Option<&'a dyn Encode>,
+    /// Of a frame that opens a call: its path, from which a link may learn how large replies are.
+    pub path: Option<&'a str>,
 }
 
 impl<'a> Frame<'a> {
@@ -208,6 +211,7 @@ impl<'a> Frame<'a> {
             },
             head: head.map(|(head, _)| head),
             body: body.map(|(body, _)| body),
+            path: None,
         }
     }
 

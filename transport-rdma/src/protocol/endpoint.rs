@@ -88,8 +88,7 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         let offered = reply.filter(|_| kind == Kind::Open && self.may_offer());
         let offer_len = if offered.is_some() { SLICE_ITEM_LEN } else { 0 };
         let whole = FRAME_ITEM_LEN + usize::from(head_len) + body_len as usize;
-        let fits = whole + offer_len <= self.outbox.longest_item();
-        let inline = body_len == 0 || (body_len < self.settings.large_from && fits);
+        let inline = !self.travels_alone(&frame.header);
         let (mut placed, mut transfer) = (None, None);
         if !inline {
             if !self.bodies.has_room() {
@@ -126,6 +125,14 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         Ok(Pushed { transfer, offered: offered.map(|(landing, _)| landing) })
     }
 
+    /// Whether a frame's body travels by itself, and so must be encoded before [`push`](Self::push).
+    pub fn travels_alone(&self, header: &Header) -> bool {
+        let whole = FRAME_ITEM_LEN + usize::from(header.head_len) + header.body_len as usize;
+        // As if memory for the reply were always offered: one rule for all frames.
+        let fits = whole + SLICE_ITEM_LEN <= self.outbox.longest_item();
+        header.body_len > 0 && (header.body_len >= self.settings.large_from || !fits)
+    }
+
     /// Whether another message is welcome.
     pub fn has_room(&self) -> bool {
         self.accepts() && self.bodies.has_room()
@@ -140,6 +147,11 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
     /// Whether memory for a reply would be offered.
     pub fn may_offer(&self) -> bool {
         self.settings.role == Role::Client && self.landings.may_offer()
+    }
+
+    /// Whether anything waits to be sent, for whatever.
+    pub fn has_to_send(&self) -> bool {
+        !self.outbox.is_empty() || self.bodies.len() > 0
     }
 
     /// Frames that were pushed.

@@ -46,6 +46,11 @@ impl Ledger {
         Credits(self.free)
     }
 
+    /// Notes that more entries were posted.
+    pub fn add(&mut self, posted: Credits) {
+        self.free = self.free.saturating_add(posted.0);
+    }
+
     /// Entries of one share; none when it is closed.
     pub fn share(&self, id: ShareId) -> Credits {
         Credits(self.shares.get(id.0).copied().flatten().map_or(0, |share| share.entries))

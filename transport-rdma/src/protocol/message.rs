@@ -130,7 +130,7 @@ impl<'a> Message<'a> {
     }
 
     fn put_without_body(&mut self, kind: u8, number: u32, frame: &Frame<'_>) {
-        let head_only = Frame { header: frame.header, head: frame.head, body: None };
+        let head_only = Frame { header: frame.header, head: frame.head, body: None, path: None };
         let len = head_only.encoded_len() - frame.header.body_len as usize;
         self.write(|rest| {
             put_numbers(rest, kind, [number]);

@@ -12,6 +12,7 @@
 //! Never blocks (but for [`CompletionChannel::wait`]), never retries, and decides nothing about calls.
 
 mod adapter;
+mod bell;
 mod completion;
 mod device;
 mod error;

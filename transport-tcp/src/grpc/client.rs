@@ -24,7 +24,7 @@ use super::peer::{Heard, Peer};
 use super::status::failure;
 use super::tasks::Tasks;
 use super::{MAX_FRAME, acceptance, call_window, connection_window};
-use crate::options::Options;
+use byway_runtime::Options;
 use crate::wire::{FrameWatch, Wire};
 
 /// What the four pseudo-headers of a request count without its path and host, in bytes.

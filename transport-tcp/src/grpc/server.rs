@@ -36,7 +36,7 @@ use super::outgoing::{Outgoing, Sending, Stream, THIS};
 use super::serving::{ServerHalf, Serving, alone};
 use super::status::request_failed;
 use super::{MAX_FRAME, acceptance, call_window, connection_window};
-use crate::options::Options;
+use byway_runtime::Options;
 use crate::web;
 use crate::wire::{FrameWatch, Settings, Sign, Wire};
 

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::BufMut;
 use byway_runtime::connection::Connection;
 use byway_runtime::dispatch::{Drain, Inline, Router};
+use byway_runtime::keepalive::{Due, Keepalive, Watch};
 use byway_runtime::link::{Body, Link};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Event, Failure, Incoming};
@@ -22,9 +23,6 @@ use byway_runtime::{Alarm, Carrier, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
-
-use super::keepalive::{Due, Watch};
-use crate::options::Keepalive;
 
 /// Reads of one poll, after which other tasks have their turn. Sixteen reads of a 64 KiB buffer are one large message.
 const READS_PER_POLL: usize = 16;

@@ -7,16 +7,15 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use bytes::BytesMut;
-use byway_runtime::ConnectionInfo;
+use bytes::{Bytes, BytesMut};
 use byway_runtime::connection::{Caller, Connection};
 use byway_runtime::dispatch::{Drain, Router};
 use byway_runtime::session::{Hello, HelloError, Role};
 use byway_runtime::stream::{Inbox, Outbox};
+use byway_runtime::{ConnectionInfo, Limits, Options};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::driver::Driver;
-use crate::options::Options;
 
 /// Why a stream did not become a connection.
 #[derive(Debug)]
@@ -58,75 +57,124 @@ impl From<io::Error> for ConnectError {
     }
 }
 
-/// As a client: says hello and returns what makes calls. The connection's driver runs as a task until it is closed.
+/// A stream on which both sides have said hello, or this side has heard the peer's.
+#[derive(Debug)]
+pub struct Greeted<S> {
+    /// The stream.
+    pub io: S,
+    /// What was read behind the peer's hello.
+    pub buffer: BytesMut,
+    /// What the peer said.
+    pub theirs: Hello,
+}
+
+/// As a client: says hello, with what it offers beside TCP, and waits for the server's.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn greet<S>(mut io: S, limits: &Limits, extension: Bytes) -> Result<Greeted<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let own = Hello { extension, ..Hello::new(limits) };
+    // A server that refuses may have closed its end already. What it said comes first, then why nothing can be sent.
+    let sent = io.write_all(&own.encode()).await;
+    let mut buffer = BytesMut::with_capacity(1024);
+    let theirs = read_hello(&mut io, &mut buffer).await?;
+    sent?;
+    Ok(Greeted { io, buffer, theirs })
+}
+
+/// As a client: what makes calls over a stream on which both have said hello. The connection's driver runs as a task
+/// until it is closed.
+pub fn client<S>(greeted: Greeted<S>, info: Arc<ConnectionInfo>, options: Options) -> Caller<Outbox>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Greeted { io, buffer, theirs } = greeted;
+    let connection = Connection::new(Role::Client, options.limits, theirs.limits, Outbox::default(), info);
+    let inbox = Inbox::new(options.limits, buffer);
+    tokio::spawn(Driver::client(io, Arc::clone(&connection), inbox, options.keepalive));
+    Caller(connection)
+}
+
+/// As a client: says hello and returns what makes calls.
 ///
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect<S>(
-    mut io: S,
+    io: S,
     info: Arc<ConnectionInfo>,
     options: Options,
 ) -> Result<Caller<Outbox>, ConnectError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let own = Hello::new(&options.limits);
-    // A server that refuses may have closed its end already. What it said comes first, then why nothing can be sent.
-    let sent = io.write_all(&own.encode()).await;
-    let mut buffer = BytesMut::with_capacity(1024);
-    let theirs = read_hello(&mut io, &mut buffer).await?;
-    sent?;
-    let connection = Connection::new(Role::Client, options.limits, theirs.limits, Outbox::default(), info);
-    let inbox = Inbox::new(options.limits, buffer);
-    tokio::spawn(Driver::client(io, Arc::clone(&connection), inbox, options.keepalive));
-    Ok(Caller(connection))
+    let greeted = greet(io, &options.limits, Bytes::new()).await?;
+    Ok(client(greeted, info, options))
 }
 
 /// What a stream turned out to be.
-pub enum Accepted<S> {
-    /// A byway client. The future serves it until the connection is over.
-    Native(Box<Driver<S>>),
+#[derive(Debug)]
+pub enum Heard<S> {
+    /// A byway client, which waits for the server's hello.
+    Native(Greeted<S>),
     /// Something else; these are the bytes that were read of it.
     Other(S, BytesMut),
 }
 
-/// As a server: waits for the client's hello and answers it. `drain` tells the connection when to take no more calls.
+/// As a server: waits for the client's hello.
 ///
 /// # Errors
 /// See [`ConnectError`]. A client whose version is not spoken here was told so.
-pub async fn accept<S>(
-    mut io: S,
+pub async fn hear<S>(mut io: S, limits: &Limits) -> Result<Heard<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut buffer = BytesMut::with_capacity(1024);
+    match read_hello(&mut io, &mut buffer).await {
+        Ok(theirs) => Ok(Heard::Native(Greeted { io, buffer, theirs })),
+        Err(ConnectError::Hello(HelloError::NotByway(_))) => Ok(Heard::Other(io, buffer)),
+        Err(ConnectError::Hello(error)) => {
+            refuse(&mut io, limits, &error.to_string()).await?;
+            Err(ConnectError::Hello(error))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// As a server: answers a client's hello.
+///
+/// # Errors
+/// The stream failed.
+pub async fn answer<S: AsyncWrite + Unpin>(io: &mut S, limits: &Limits, extension: Bytes) -> io::Result<()> {
+    io.write_all(&Hello { extension, ..Hello::new(limits) }.encode()).await
+}
+
+/// As a server: the future that serves a client, after both have said hello, until the connection is over. `drain` tells
+/// it when to take no more calls.
+pub fn server<S>(
+    greeted: Greeted<S>,
     info: Arc<ConnectionInfo>,
     options: Options,
     router: Arc<Router>,
     drain: Drain,
-) -> Result<Accepted<S>, ConnectError>
+) -> Driver<S>
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut buffer = BytesMut::with_capacity(1024);
-    let theirs = match read_hello(&mut io, &mut buffer).await {
-        Ok(theirs) => theirs,
-        Err(ConnectError::Hello(HelloError::NotByway(_))) => return Ok(Accepted::Other(io, buffer)),
-        Err(ConnectError::Hello(error)) => {
-            refuse(&mut io, &options, &error.to_string()).await?;
-            return Err(ConnectError::Hello(error));
-        }
-        Err(error) => return Err(error),
-    };
-    io.write_all(&Hello::new(&options.limits).encode()).await?;
+    let Greeted { io, buffer, theirs } = greeted;
     let connection = Connection::new(Role::Server, options.limits, theirs.limits, Outbox::default(), info);
     let inbox = Inbox::new(options.limits, buffer);
-    let driver = Driver::server(io, connection, inbox, options.keepalive, router, drain);
-    Ok(Accepted::Native(Box::new(driver)))
+    Driver::server(io, connection, inbox, options.keepalive, router, drain)
 }
 
 /// Tells a client why it is not served.
 ///
 /// # Errors
 /// The stream failed.
-pub async fn refuse<S: AsyncWrite + Unpin>(io: &mut S, options: &Options, reason: &str) -> io::Result<()> {
-    io.write_all(&Hello::refusal(&options.limits, reason).encode()).await?;
+pub async fn refuse<S: AsyncWrite + Unpin>(io: &mut S, limits: &Limits, reason: &str) -> io::Result<()> {
+    io.write_all(&Hello::refusal(limits, reason).encode()).await?;
     io.shutdown().await
 }
 

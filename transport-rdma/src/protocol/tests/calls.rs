@@ -57,7 +57,7 @@ impl Side {
             call,
             body_len: bytes.len() as u32,
         };
-        let frame = Frame { header, head: Some(&head), body: len.map(|_| &encoded as _) };
+        let frame = Frame { header, head: Some(&head), body: len.map(|_| &encoded as _), path: None };
         let pushed = self.endpoint.push(&frame, reply, memory).expect("there is room");
         match pushed.transfer {
             Some(transfer) => assert!(self.bodies.insert(transfer, bytes).is_none(), "a number of its own"),

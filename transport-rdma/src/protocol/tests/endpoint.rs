@@ -55,7 +55,7 @@ pub(super) fn data(call: CallId, flags: Flags, body_len: u32) -> Header {
 }
 
 pub(super) fn frame(header: Header) -> Frame<'static> {
-    Frame { header, head: None, body: None }
+    Frame { header, head: None, body: None, path: None }
 }
 
 /// Hands over one message; the number of things that were for the driver.
@@ -87,7 +87,7 @@ pub(super) fn push(
 ) -> super::super::event::Pushed {
     let body = Encoded(Bytes::from(vec![1; len]));
     let header = Header { kind, ..data(CALL, flags, len as u32) };
-    let frame = Frame { header, head: None, body: (len > 0).then_some(&body as _) };
+    let frame = Frame { header, head: None, body: (len > 0).then_some(&body as _), path: None };
     endpoint.push(&frame, reply.then_some(SLICE), memory).expect("there is room")
 }
 
@@ -111,7 +111,7 @@ fn grants_leave_however_many_frames_come() {
     let head = Encoded(Bytes::from(vec![0; 256]));
     let header = Header { head_len: 256, ..data(CALL, Flags::NONE, 20) };
     let body = Encoded(Bytes::from(vec![1; 20]));
-    let full = Frame { header, head: Some(&head), body: Some(&body) };
+    let full = Frame { header, head: Some(&head), body: Some(&body), path: None };
     for _ in 0..8 {
         side.push(&full, None, memory).expect("there is room");
     }
@@ -239,7 +239,7 @@ fn an_offer_whose_frame_could_not_be_encoded_was_never_made() {
     }
     let mut side = endpoint(Role::Client);
     let header = Header { kind: Kind::Open, ..data(CALL, Flags::HEAD, 1) };
-    let bad = Frame { header, head: None, body: Some(&Bad) };
+    let bad = Frame { header, head: None, body: Some(&Bad), path: None };
     let caught =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| side.push(&bad, Some(SLICE), memory)));
     assert!(caught.is_err());

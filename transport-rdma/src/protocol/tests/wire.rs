@@ -60,7 +60,7 @@ fn control() -> Vec<Item<'static>> {
 fn everything_survives_the_wire_in_one_message() {
     let message = written(|message| {
         let (head, body) = (Encoded(Bytes::from_static(b"head")), Encoded(Bytes::from_static(b"body!")));
-        let frame = Frame { header: header(4, 5), head: Some(&head), body: Some(&body) };
+        let frame = Frame { header: header(4, 5), head: Some(&head), body: Some(&body), path: None };
         message.put_frame(&frame);
         message.put_announced(TRANSFER, &frame);
         message.put_placed(LANDING, &frame);
@@ -71,7 +71,7 @@ fn everything_survives_the_wire_in_one_message() {
     let len = (message.len() - HEADER_LEN) as u32;
     assert_eq!(read, MessageHeader { total: Total(7), wants_credits: true, len });
     let mut expected = vec![
-        Item::Frame { header: header(4, 5), head: b"head", body: b"body!" },
+        Item::Frame { header: header(4, 5), head: b"head", body: b"body!", path: None },
         Item::Announced { transfer: TRANSFER, header: header(4, 5), head: b"head" },
         Item::Placed { landing: LANDING, header: header(4, 5), head: b"head" },
     ];
@@ -106,7 +106,7 @@ fn the_layout_is_the_documented_one() {
     assert_eq!(piece[HEADER_LEN..], [9, 4, 0, 3, 0, 2, 0, 0, 0, b'a', b'b']);
     let head = Encoded(Bytes::from_static(b"h"));
     let body = Encoded(Bytes::from_static(b"b"));
-    let frame = Frame { header: header(1, 1), head: Some(&head), body: Some(&body) };
+    let frame = Frame { header: header(1, 1), head: Some(&head), body: Some(&body), path: None };
     let encoded = [2, 3, 1, 0, 6, 0, 5, 0, 1, 0, 0, 0, b'h', b'b'];
     let whole = written(|message| message.put_frame(&frame));
     assert_eq!(whole[HEADER_LEN..], [&[1][..], &encoded].concat());
@@ -125,7 +125,7 @@ fn the_least_receive_holds_the_longest_head_with_all_that_rides_on_it() {
         let head = Encoded(Bytes::from(vec![0; usize::from(max_head)]));
         message.put_announced(
             TRANSFER,
-            &Frame { header: header(max_head, 1 << 20), head: Some(&head), body: None },
+            &Frame { header: header(max_head, 1 << 20), head: Some(&head), body: None, path: None },
         );
         assert_eq!(message.room(), CONTROL_ROOM);
     }
@@ -146,7 +146,7 @@ fn a_frame_that_panics_leaves_the_message_as_it_was() {
     let mut message = Message::new(&mut memory);
     message.put(&Item::Probe(1));
     let before = message.filled();
-    let frame = Frame { header: header(0, 1), head: None, body: Some(&Bad) };
+    let frame = Frame { header: header(0, 1), head: None, body: Some(&Bad), path: None };
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| message.put_frame(&frame)));
     assert!(caught.is_err());
     assert_eq!(message.filled(), before);
@@ -214,7 +214,7 @@ fn survey(message: &[u8], mut rest: Items<'_>) -> usize {
 fn arbitrary_bytes_neither_panic_nor_leave_the_message() {
     let valid = written(|message| {
         let body = Encoded(Bytes::from_static(b"some body"));
-        message.put_frame(&Frame { header: header(0, 9), head: None, body: Some(&body) });
+        message.put_frame(&Frame { header: header(0, 9), head: None, body: Some(&body), path: None });
         control().iter().for_each(|item| message.put(item));
         message.put_piece(LANDING, 3, |piece| piece.fill(1));
     });

@@ -6,11 +6,25 @@
 
 use std::time::Duration;
 
-use crate::options::Keepalive;
+/// When to ask a silent peer for a sign of life, and when to give up on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// How long a peer may be silent before it is asked. Default 20 s.
+    pub interval: Duration,
+    /// How long it may take to answer. Default 10 s.
+    pub timeout: Duration,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(20), timeout: Duration::from_secs(10) }
+    }
+}
+
 
 /// What to do when the timer fired.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub enum Due {
     /// Nothing until the timer fires again, this much later.
     Wait(Duration),
     /// Ask the peer, and see after this much whether it answered.
@@ -19,8 +33,9 @@ pub(super) enum Due {
     Dead,
 }
 
+/// What a driver knows about its peer's silence.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub struct Watch {
     keepalive: Keepalive,
     heard: bool,
     asked: Option<Asked>,
@@ -36,17 +51,18 @@ struct Asked {
 }
 
 impl Watch {
-    pub(super) fn new(keepalive: Keepalive) -> Self {
+    /// Nothing was asked yet.
+    pub fn new(keepalive: Keepalive) -> Self {
         Self { keepalive, heard: true, asked: None }
     }
 
     /// Something came from the peer, or this side chose not to listen.
-    pub(super) fn note_heard(&mut self) {
+    pub fn note_heard(&mut self) {
         self.heard = true;
     }
 
     /// The timer fired, and writing has come as far as `delivered`.
-    pub(super) fn fired(&mut self, delivered: u64) -> Due {
+    pub fn fired(&mut self, delivered: u64) -> Due {
         if std::mem::take(&mut self.heard) {
             self.asked = None;
             return Due::Wait(self.keepalive.interval);
@@ -62,7 +78,7 @@ impl Watch {
     }
 
     /// The question was pushed up to position `question`, and writing has come as far as `delivered`.
-    pub(super) fn note_asked(&mut self, question: u64, delivered: u64) {
+    pub fn note_asked(&mut self, question: u64, delivered: u64) {
         self.asked = Some(Asked { question, delivered });
     }
 }

@@ -1,0 +1,424 @@
+//! Registered memory of one device, by size: registering is costly, so it is done once and memory is used again.
+//!
+//! Owns [`Pool`]: *staging* for what goes out, cut from big regions; *landings* for large messages that come in, and
+//! *leases* for callers, each a registration of its own, since a peer can reach what is in the same one. Three budgets,
+//! so that neither can starve the others. Invariants: what is handed out comes back exactly once, by dropping; memory
+//! that another connection has used is cleared before a peer can make it part of a message. Never blocks, and never
+//! fails a call that has begun: without staging its driver waits, without a landing a message is refused.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use bytes::Bytes;
+
+use crate::memory::{Buffer, Frozen, Memory, Slab};
+use crate::options::RdmaOptions;
+use crate::protocol::budget::Budget;
+
+/// The smallest and the largest staging buffer: one message, and one part of a large body. The region that buffers are
+/// cut from holds several of either, so none of them is a registration of its own.
+const STAGING_MIN: usize = 32 << 10;
+pub(crate) const STAGING_MAX: usize = 256 << 10;
+const STAGING_REGION: usize = 1 << 20;
+
+/// The smallest landing or lease.
+const LARGE_MIN: usize = 16 << 10;
+
+/// Registers memory with the device, or says why not.
+pub(crate) type Register = Box<dyn Fn(Memory) -> Result<Slab, String> + Send + Sync>;
+
+/// Who used memory last: a connection, numbered once per process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner(pub(crate) u64);
+
+/// Registered memory of one device.
+pub struct Pool {
+    register: Register,
+    keep: usize,
+    state: Mutex<State>,
+    /// Leases that were frozen, by address: what is sent from in here needs no copy.
+    leased: Mutex<BTreeMap<u64, Frozen>>,
+}
+
+struct State {
+    /// Free staging buffers, by the power of two of their size.
+    staging: BTreeMap<usize, Vec<Buffer>>,
+    /// Bytes that may still be registered for staging.
+    staging_left: usize,
+    /// Drivers that wait for staging.
+    waiting: Vec<Waker>,
+    /// Free landings and leases, by size, each with whoever used it last.
+    large: BTreeMap<usize, Vec<(Owner, Buffer)>>,
+    kept: usize,
+    landing: Budget,
+    leases: Budget,
+    /// Why the device refused memory the last time.
+    refused: Option<String>,
+}
+
+/// Memory for one message or one part of a body; it goes back when it is dropped.
+pub(crate) struct Staging {
+    buffer: Option<Buffer>,
+    pool: Arc<Pool>,
+}
+
+impl Staging {
+    /// Every byte.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_mut().map_or(&mut [], Buffer::bytes_mut)
+    }
+
+    /// The first `len` bytes as content, for posting. Their completion gives the buffer to [`Pool::give_back`].
+    pub(crate) fn into_buffer(mut self, len: usize) -> Option<Buffer> {
+        let mut buffer = self.buffer.take()?;
+        buffer.set_filled(len);
+        Some(buffer)
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.give_back(buffer);
+        }
+    }
+}
+
+impl fmt::Debug for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Staging({:?})", self.buffer)
+    }
+}
+
+/// A part of a lease that is being sent; the last one brings the lease back.
+pub(crate) struct View {
+    frozen: Option<Frozen>,
+    pool: Arc<Pool>,
+}
+
+impl View {
+    pub(crate) fn len(&self) -> usize {
+        self.frozen.as_ref().map_or(0, |frozen| frozen.bytes().len())
+    }
+
+    /// For posting. The completion gives it to [`Pool::view_back`].
+    pub(crate) fn into_frozen(mut self) -> Option<Frozen> {
+        self.frozen.take()
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.frozen.take().into_iter().for_each(|frozen| self.pool.view_back(frozen));
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({:?})", self.frozen)
+    }
+}
+
+/// A large message where it landed.
+struct Landing {
+    buffer: Option<Buffer>,
+    owner: Owner,
+    pool: Arc<Pool>,
+}
+
+impl AsRef<[u8]> for Landing {
+    fn as_ref(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], Buffer::filled)
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.landing_back(buffer, self.owner);
+        }
+    }
+}
+
+/// Registered memory that a caller writes a payload into, which is then sent from where it is.
+pub struct Lease {
+    buffer: Option<Buffer>,
+    len: usize,
+    pool: Arc<Pool>,
+}
+
+impl Lease {
+    /// The bytes. They may hold what this process sent or received before, and nothing of another one's.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer.bytes_mut()[..len])
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], Buffer::filled)
+    }
+
+    /// The bytes as they are now, to be put into a message. Wherever they are sent from this device, whole or in part,
+    /// they are not copied.
+    pub fn freeze(mut self) -> Bytes {
+        let Some(buffer) = self.buffer.take() else { return Bytes::new() };
+        let (pool, address, frozen) = (Arc::clone(&self.pool), buffer.address(), buffer.freeze());
+        pool.leased().insert(address, frozen.clone());
+        Bytes::from_owner(Leased { frozen: Some(frozen), address, pool })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.lease_back(buffer);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({} bytes)", self.len)
+    }
+}
+
+struct Leased {
+    frozen: Option<Frozen>,
+    address: u64,
+    pool: Arc<Pool>,
+}
+
+impl AsRef<[u8]> for Leased {
+    fn as_ref(&self) -> &[u8] {
+        self.frozen.as_ref().map_or(&[], Frozen::bytes)
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        let registered = self.pool.leased().remove(&self.address);
+        for frozen in registered.into_iter().chain(self.frozen.take()) {
+            self.pool.view_back(frozen);
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(register: Register, options: &RdmaOptions) -> Arc<Self> {
+        Arc::new(Self {
+            register,
+            keep: options.keep,
+            state: Mutex::new(State {
+                staging: BTreeMap::new(),
+                staging_left: options.staging,
+                waiting: Vec::new(),
+                large: BTreeMap::new(),
+                kept: 0,
+                landing: Budget::new(options.landing),
+                leases: Budget::new(options.leases),
+                refused: None,
+            }),
+            leased: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leased(&self) -> MutexGuard<'_, BTreeMap<u64, Frozen>> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Staging of at least `len` bytes, if there is any. Otherwise `waker` is woken when some comes back.
+    pub(crate) fn staging(self: &Arc<Self>, len: usize, waker: &Waker) -> Option<Staging> {
+        if let Some(staging) = self.free_staging(len) {
+            return Some(staging);
+        }
+        self.grow_staging(len);
+        if let Some(staging) = self.free_staging(len) {
+            return Some(staging);
+        }
+        let mut state = self.lock();
+        if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            state.waiting.push(waker.clone());
+        }
+        drop(state);
+        // It may have come back in between.
+        self.free_staging(len)
+    }
+
+    /// Staging of at least `len` bytes, if some is free now.
+    pub(crate) fn free_staging(self: &Arc<Self>, len: usize) -> Option<Staging> {
+        let size = staging_size(len);
+        let buffer = self.lock().staging.get_mut(&size)?.pop()?;
+        Some(Staging { buffer: Some(buffer), pool: Arc::clone(self) })
+    }
+
+    /// Registers another region of staging, if the budget allows it.
+    fn grow_staging(&self, len: usize) {
+        let size = staging_size(len);
+        let region = STAGING_REGION.max(2 * size);
+        {
+            let mut state = self.lock();
+            let Some(left) = state.staging_left.checked_sub(region) else { return };
+            state.staging_left = left;
+        }
+        let registered = Memory::allocate(region).map_err(|error| error.to_string());
+        match registered.and_then(|memory| (self.register)(memory)) {
+            Ok(slab) => self.lock().staging.entry(size).or_default().extend(slab.into_buffers(size)),
+            Err(reason) => {
+                let mut state = self.lock();
+                state.staging_left += region;
+                state.refused = Some(reason);
+            }
+        }
+    }
+
+    /// Takes back a buffer that was posted, of whatever kind but a landing.
+    pub(crate) fn give_back(&self, buffer: Buffer) {
+        if buffer.is_whole_registration() {
+            return self.lease_back(buffer);
+        }
+        let size = buffer.capacity();
+        let woken = {
+            let mut state = self.lock();
+            state.staging.entry(size).or_default().push(buffer);
+            std::mem::take(&mut state.waiting)
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes back a view that was posted; the last one brings the lease back.
+    pub(crate) fn view_back(&self, frozen: Frozen) {
+        if let Some(buffer) = frozen.into_buffer() {
+            self.lease_back(buffer);
+        }
+    }
+
+    /// Memory for a large message of `len` bytes, a registration of its own.
+    ///
+    /// # Errors
+    /// Why there is none, for a person.
+    pub(crate) fn landing(&self, len: usize, owner: Owner) -> Result<Buffer, String> {
+        let size = large_size(len);
+        if !self.lock().landing.reserve(size as u64) {
+            return Err("the registered memory for large messages is used up".into());
+        }
+        self.large(size, owner).inspect_err(|_| self.lock().landing.release(size as u64))
+    }
+
+    /// Takes back a landing that nobody has read.
+    pub(crate) fn landing_back(&self, buffer: Buffer, owner: Owner) {
+        self.lock().landing.release(buffer.capacity() as u64);
+        self.large_back(buffer, owner);
+    }
+
+    /// A large message of `len` bytes in the landing that it was written to. The memory comes back when the last
+    /// reference to the message is dropped.
+    pub(crate) fn landed(self: &Arc<Self>, mut buffer: Buffer, len: usize, owner: Owner) -> Bytes {
+        buffer.set_filled(len);
+        Bytes::from_owner(Landing { buffer: Some(buffer), owner, pool: Arc::clone(self) })
+    }
+
+    /// Registered memory of `len` bytes for a caller.
+    ///
+    /// # Errors
+    /// Why there is none, for a person.
+    pub fn lease(self: &Arc<Self>, len: usize) -> Result<Lease, String> {
+        let size = large_size(len);
+        if !self.lock().leases.reserve(size as u64) {
+            return Err("the registered memory for callers is used up".into());
+        }
+        let buffer = self.large(size, LEASES);
+        let mut buffer = buffer.inspect_err(|_| self.lock().leases.release(size as u64))?;
+        buffer.set_filled(len);
+        Ok(Lease { buffer: Some(buffer), len, pool: Arc::clone(self) })
+    }
+
+    fn lease_back(&self, buffer: Buffer) {
+        self.lock().leases.release(buffer.capacity() as u64);
+        self.large_back(buffer, LEASES);
+    }
+
+    /// The registered memory that `bytes` are in, when they are a lease's.
+    pub(crate) fn find(self: &Arc<Self>, bytes: &[u8]) -> Option<View> {
+        let address = bytes.as_ptr() as u64;
+        let leased = self.leased();
+        let (&start, frozen) = leased.range(..=address).next_back()?;
+        let offset = (address - start) as usize;
+        let inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= frozen.bytes().len());
+        inside.then(|| View { frozen: Some(frozen.slice(offset, bytes.len())), pool: Arc::clone(self) })
+    }
+
+    /// Bytes that are reserved: for landings, for leases, and kept for either.
+    pub fn used(&self) -> (u64, u64, usize) {
+        let state = self.lock();
+        (state.landing.reserved(), state.leases.reserved(), state.kept)
+    }
+
+    fn large(&self, size: usize, owner: Owner) -> Result<Buffer, String> {
+        if let Some((last, mut buffer)) = self.lock().take_large(size, owner) {
+            if last != owner {
+                // A peer that does not write all of a message must not see what came for others.
+                buffer.bytes_mut().fill(0);
+            }
+            return Ok(buffer);
+        }
+        let registered = Memory::allocate(size).map_err(|error| error.to_string());
+        registered.and_then(|memory| (self.register)(memory)).map(Slab::into_buffer)
+    }
+
+    fn large_back(&self, mut buffer: Buffer, owner: Owner) {
+        buffer.set_filled(0);
+        let size = buffer.capacity();
+        let mut state = self.lock();
+        if state.kept + size <= self.keep {
+            state.kept += size;
+            state.large.entry(size).or_default().push((owner, buffer));
+            return;
+        }
+        drop(state);
+        // Deregistered here, without the lock.
+        drop(buffer);
+    }
+}
+
+/// The owner of memory that callers of this process fill themselves.
+const LEASES: Owner = Owner(0);
+
+impl State {
+    /// A free buffer of this size, of the same owner where there is one.
+    fn take_large(&mut self, size: usize, owner: Owner) -> Option<(Owner, Buffer)> {
+        let free = self.large.get_mut(&size)?;
+        let index = free.iter().rposition(|(last, _)| *last == owner).or(free.len().checked_sub(1))?;
+        let taken = free.swap_remove(index);
+        if free.is_empty() {
+            self.large.remove(&size);
+        }
+        self.kept -= size;
+        Some(taken)
+    }
+}
+
+fn staging_size(len: usize) -> usize {
+    len.next_power_of_two().max(STAGING_MIN)
+}
+
+/// Whole pages, in four steps from one power of two to the next: at most a fifth is wasted.
+fn large_size(len: usize) -> usize {
+    if len <= LARGE_MIN {
+        return LARGE_MIN;
+    }
+    let step = (len.next_power_of_two() / 8).max(crate::memory::PAGE);
+    len.next_multiple_of(step)
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("used", &self.used()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,319 @@
+//! The task of one RDMA connection.
+//!
+//! Owns what a [`Driver`] must not: the bell, the timers, handlers, and the TCP connection beside the queue pair, whose
+//! end is the end of both. Work of one poll is bounded. While the driver spins, the task yields between looks, so that
+//! others of its thread run. Invariant: when the task ends, for whatever reason, the connection's calls have ended.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use byway_runtime::dispatch::{Drain, Inline, Router};
+use byway_runtime::keepalive::{Due, Watch};
+use byway_runtime::session::Failure;
+use byway_runtime::{Alarm, Carrier, Keepalive, Status};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use crate::bell::Rings;
+use crate::driver::{Driver, Wake};
+use crate::nic::Adapter;
+
+/// Turns of one poll, after which other tasks have theirs.
+const TURNS_PER_POLL: usize = 16;
+
+/// How long a connection that is over may take to deliver its last words.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Drives one connection to its end.
+pub struct Task<A: Adapter, S>
+where
+    A::Nic: Rings,
+{
+    driver: Driver<A>,
+    bell: <A::Nic as Rings>::Bell,
+    /// The TCP connection: says when the peer is gone.
+    stream: S,
+    server: Option<Server>,
+    watch: Watch,
+    keepalive: Alarm,
+    wake: Alarm,
+    heard: u64,
+    /// Whether calls were left to tasks that may compute for long; see [`Inline::has_handed_over`].
+    handed_over: bool,
+    phase: Phase,
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Why.
+    pub failure: Failure,
+    /// Whether it was RDMA itself that failed, rather than either side that ended it.
+    pub broken: bool,
+}
+
+struct Server {
+    router: Arc<Router>,
+    phase: ServerPhase,
+}
+
+enum ServerPhase {
+    Serving(Drain),
+    /// No new calls; when the timer fires the open ones end.
+    Draining(Pin<Box<Sleep>>),
+    /// Every call has ended; the client has until the timer fires to notice and close.
+    Ended(Pin<Box<Sleep>>),
+}
+
+enum Phase {
+    Running,
+    /// Everything is said: what waits is sent, then the TCP connection is closed.
+    Closing {
+        failure: Failure,
+        until: Pin<Box<Sleep>>,
+    },
+}
+
+impl<A: Adapter, S: AsyncRead + AsyncWrite + Unpin> Task<A, S>
+where
+    A::Nic: Rings,
+{
+    /// As a client.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the NIC.
+    pub fn client(driver: Driver<A>, stream: S, keepalive: Keepalive) -> std::io::Result<Self> {
+        Self::new(driver, stream, keepalive, None)
+    }
+
+    /// As a server. `drain` tells the connection when to take no more calls.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the NIC.
+    pub fn server(
+        driver: Driver<A>,
+        stream: S,
+        keepalive: Keepalive,
+        router: Arc<Router>,
+        drain: Drain,
+    ) -> std::io::Result<Self> {
+        let server = Server { router, phase: ServerPhase::Serving(drain) };
+        Self::new(driver, stream, keepalive, Some(server))
+    }
+
+    fn new(
+        driver: Driver<A>,
+        stream: S,
+        keepalive: Keepalive,
+        server: Option<Server>,
+    ) -> std::io::Result<Self> {
+        let bell = driver.nic().bell()?;
+        let mut alarm = Alarm::new();
+        alarm.set(Some(Instant::now() + keepalive.interval));
+        Ok(Self {
+            driver,
+            bell,
+            stream,
+            server,
+            watch: Watch::new(keepalive),
+            keepalive: alarm,
+            wake: Alarm::new(),
+            heard: 0,
+            handed_over: false,
+            phase: Phase::Running,
+        })
+    }
+
+    /// Turns until nothing is left to do now. An error is why the connection is over.
+    fn run(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        for _ in 0..TURNS_PER_POLL {
+            let wake = self.driver.turn(Instant::now(), cx.waker());
+            self.dispatch();
+            match wake? {
+                Wake::Now => {}
+                Wake::Spin => break,
+                Wake::Bell(at) => {
+                    if self.sleep(at, cx)? {
+                        if std::mem::take(&mut self.handed_over) {
+                            cx.waker().wake_by_ref();
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Sleeps until the bell rings or the time has come; `false` when it has already.
+    fn sleep(&mut self, at: Option<Instant>, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        match self.driver.nic().poll_rang(&mut self.bell, cx) {
+            Poll::Ready(Ok(())) => {
+                self.driver.rang()?;
+                return Ok(false);
+            }
+            Poll::Ready(Err(error)) => return Err(Failure::new(format!("its device cannot be watched: {error}"))),
+            Poll::Pending => {}
+        }
+        self.wake.set(at);
+        Ok(!self.wake.poll(cx))
+    }
+
+    fn dispatch(&mut self) {
+        let Some(server) = &self.server else { return };
+        let carrier: Arc<dyn Carrier> = Arc::clone(self.driver.connection()) as _;
+        let info = Arc::clone(self.driver.connection().info());
+        let mut inline = None;
+        for incoming in self.driver.take_calls() {
+            let inline = inline.get_or_insert_with(Inline::new);
+            server.router.dispatch(&carrier, &info, incoming, inline).map(tokio::spawn);
+        }
+        self.handed_over |= inline.is_some_and(|inline| inline.has_handed_over());
+    }
+
+    /// The TCP connection says nothing more, until it ends.
+    fn poll_stream(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        let mut bytes = [0; 16];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Err(error)) => Err(Failure::new(format!("its TCP connection failed: {error}"))),
+            Poll::Ready(Ok(())) if buffer.filled().is_empty() => Err(Failure::new("the peer closed it")),
+            Poll::Ready(Ok(())) => Err(Failure::told("bytes on a TCP connection whose frames go by RDMA")),
+        }
+    }
+
+    /// Asks a silent peer, and gives up on one that does not answer.
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        while self.keepalive.poll(cx) {
+            let many_handlers = self.driver.with(|turn| turn.has_many_handlers());
+            if many_handlers || self.driver.heard() != self.heard {
+                // Or this side is not listening because of its own handlers.
+                self.heard = self.driver.heard();
+                self.watch.note_heard();
+            }
+            let delivered = self.driver.with(|turn| turn.link().endpoint.delivered());
+            let next = match self.watch.fired(delivered) {
+                Due::Wait(next) => {
+                    // Nothing came for long: what is kept for the next messages is others' meanwhile.
+                    self.driver.with(|turn| turn.link().shrink());
+                    next
+                }
+                Due::Ping(next) => {
+                    let question = self.driver.with(|turn| {
+                        turn.ping();
+                        turn.link().endpoint.position()
+                    });
+                    self.run(cx)?;
+                    let delivered = self.driver.with(|turn| turn.link().endpoint.delivered());
+                    self.watch.note_asked(question, delivered);
+                    next
+                }
+                Due::Dead => return Err(Failure::new("the peer is silent and does not answer a ping")),
+            };
+            self.keepalive.set(Some(Instant::now() + next));
+        }
+        Ok(())
+    }
+
+    /// Moves a server that was told to drain towards its end.
+    fn drain(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        let Some(server) = &mut self.server else { return Ok(()) };
+        let due = match &mut server.phase {
+            ServerPhase::Serving(drain) => drain.as_mut().poll(cx).map(Some),
+            ServerPhase::Draining(timer) | ServerPhase::Ended(timer) => {
+                timer.as_mut().poll(cx).map(|()| None)
+            }
+        };
+        let Poll::Ready(until) = due else { return Ok(()) };
+        server.phase = match (&server.phase, until) {
+            (ServerPhase::Serving(_), until) => {
+                self.driver.with(|turn| turn.drain());
+                let until = until.unwrap_or_else(Instant::now);
+                ServerPhase::Draining(Box::pin(tokio::time::sleep_until(until)))
+            }
+            (ServerPhase::Draining(_), _) => {
+                let status = Status::unavailable("the server shut down before the call was finished");
+                self.driver.with(|turn| turn.end_calls(&status));
+                ServerPhase::Ended(Box::pin(tokio::time::sleep(LAST_WORDS)))
+            }
+            (ServerPhase::Ended(_), _) => return Err(Failure::told("the server is shutting down")),
+        };
+        self.run(cx)?;
+        self.drain(cx)
+    }
+
+    fn poll_running(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        let closed = self.poll_stream(cx);
+        // What came before the end counts, so it is looked at after it.
+        let turned = self.run(cx);
+        turned.and(closed)?;
+        self.keep_alive(cx)?;
+        self.drain(cx)?;
+        let is_done = self.server.is_none() && self.driver.with(|turn| turn.is_done());
+        if is_done { Err(Failure::new("this side closed it")) } else { Ok(()) }
+    }
+
+    fn begin_closing(&mut self, failure: Failure) {
+        self.driver.end(&failure);
+        let until = Box::pin(tokio::time::sleep(LAST_WORDS));
+        self.phase = Phase::Closing { failure, until };
+    }
+
+    /// Sends what waits, until the peer's NIC has all of it, and closes the TCP connection.
+    fn poll_last_words(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.driver.has_to_send() {
+            match self.driver.turn(Instant::now(), cx.waker()) {
+                Err(_) => break,
+                Ok(Wake::Now | Wake::Spin) => {}
+                Ok(Wake::Bell(at)) => match self.sleep(at, cx) {
+                    Ok(true) => return Poll::Pending,
+                    Ok(false) => {}
+                    Err(_) => break,
+                },
+            }
+        }
+        let Phase::Closing { failure, .. } = &self.phase else { return Poll::Pending };
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        if shut.is_pending() {
+            return Poll::Pending;
+        }
+        if !failure.is_told() {
+            return Poll::Ready(());
+        }
+        // The peer has what it was told when it closes too.
+        let mut bytes = [0; 64];
+        match Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut bytes)) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(_) => Poll::Ready(()),
+        }
+    }
+}
+
+impl<A: Adapter, S: AsyncRead + AsyncWrite + Unpin> Future for Task<A, S>
+where
+    A::Nic: Rings,
+{
+    /// How the connection ended.
+    type Output = Ended;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        let this = &mut *self;
+        if let Phase::Running = this.phase {
+            match this.poll_running(cx) {
+                Ok(()) => return Poll::Pending,
+                Err(failure) => this.begin_closing(failure),
+            }
+        }
+        let said = this.poll_last_words(cx);
+        let Phase::Closing { failure, until } = &mut this.phase else { return Poll::Pending };
+        if said.is_ready() || until.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ended { failure: failure.clone(), broken: this.driver.is_broken() });
+        }
+        Poll::Pending
+    }
+}
