@@ -13,10 +13,11 @@ use std::time::Duration;
 use super::completion::{CompletionChannel, CompletionQueue, WorkCompletion};
 use super::error::{Unavailable, VerbsError};
 use super::events::{AsyncEvent, QueuePairEvent};
-use super::probe::{DeviceChoice, Located, locate};
+use super::probe::{Located, locate};
 use super::queue_pair::{Attachments, Initialized, QueuePair, ReadyToReceive, ReadyToSend, Route};
 use super::receive_queue::SharedReceiveQueue;
 use super::region::ProtectionDomain;
+use super::settings::DeviceChoice;
 use super::window::Window;
 use crate::memory::{Buffer, Memory, Slab};
 use crate::nic::{
