@@ -9,10 +9,11 @@ use std::sync::Arc;
 use super::completion::{CompletionChannel, CompletionQueue};
 use super::error::{Unavailable, VerbsError};
 use super::nic::VerbsNic;
-use super::probe::{DeviceChoice, Located, locate};
+use super::probe::{Located, locate};
 use super::receive_queue::SharedReceiveQueue;
 use super::region::ProtectionDomain;
 use super::router::EventRouter;
+use super::settings::DeviceChoice;
 use crate::memory::{Memory, Slab};
 use crate::nic::{Adapter, Limits, NicError, Receive, Rejected};
 

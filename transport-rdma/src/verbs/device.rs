@@ -14,6 +14,8 @@ use std::{fmt, fs, io};
 
 use super::error::{Unavailable, VerbsError, check};
 use super::ffi::*;
+use super::gid::{Gid, GidKind};
+use super::interfaces::index_of;
 use super::library::{Library, library};
 use crate::nic::Mtu;
 
@@ -34,35 +36,47 @@ unsafe impl Sync for Context {}
 
 /// Opens every device that the library finds, in its order. An empty list is not an error here.
 pub fn open_all() -> Result<Vec<Arc<Context>>, OpenError> {
+    let (contexts, failed) = open_each()?;
+    match failed.into_iter().next() {
+        // One device that cannot be opened does not hide the others.
+        Some((_, error)) if contexts.is_empty() => Err(OpenError::Verbs(error)),
+        _ => Ok(contexts),
+    }
+}
+
+/// The devices that could be opened, and the names of those that could not, with the reason.
+pub(super) type Opened = (Vec<Arc<Context>>, Vec<(String, VerbsError)>);
+
+/// Opens what can be opened, and tells what cannot.
+pub(super) fn open_each() -> Result<Opened, OpenError> {
     let library = library().map_err(OpenError::Library)?;
     let mut count: c_int = 0;
     // SAFETY: `count` is writable for the duration of the call.
     let list = unsafe { (library.ibv_get_device_list)(&mut count) };
     let list = NonNull::new(list)
         .ok_or_else(|| OpenError::Verbs(VerbsError::from_errno("ibv_get_device_list", "this system")))?;
-    let results: Vec<_> = (0..usize::try_from(count).unwrap_or(0))
-        .map(|index| {
-            // SAFETY: the list has `count` entries.
-            let device = unsafe { list.add(index).read() };
-            Context::open(library, device)
-        })
-        .collect();
-    // SAFETY: the list came from ibv_get_device_list; devices that are open stay valid.
-    unsafe { (library.ibv_free_device_list)(list.as_ptr()) };
-    let (mut contexts, mut first_error) = (Vec::new(), None);
-    for result in results {
-        match result {
+    let (mut contexts, mut failed) = (Vec::new(), Vec::new());
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has `count` entries.
+        let device = unsafe { list.add(index).read() };
+        let name = device_name(device);
+        match Context::open(library, device, name.clone()) {
             Ok(context) => contexts.push(context),
-            Err(error) => {
-                first_error.get_or_insert(error);
-            }
+            Err(error) => failed.push((name, error)),
         }
     }
-    match first_error {
-        // One device that cannot be opened does not hide the others.
-        Some(error) if contexts.is_empty() => Err(OpenError::Verbs(error)),
-        _ => Ok(contexts),
-    }
+    // SAFETY: the list came from ibv_get_device_list; devices that are open stay valid.
+    unsafe { (library.ibv_free_device_list)(list.as_ptr()) };
+    Ok((contexts, failed))
+}
+
+/// The name of a device from a list that is not freed yet.
+fn device_name(device: *mut ibv_device) -> String {
+    // SAFETY: the caller's list keeps the device alive.
+    let name = unsafe { &(*device).name };
+    // SAFETY: the library terminates the name within its 64 bytes.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    name.to_string_lossy().into_owned()
 }
 
 /// Why devices could not be listed or opened.
@@ -75,13 +89,12 @@ pub enum OpenError {
 }
 
 impl Context {
-    fn open(library: &'static Library, device: *mut ibv_device) -> Result<Arc<Self>, VerbsError> {
+    fn open(
+        library: &'static Library,
+        device: *mut ibv_device,
+        name: String,
+    ) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: `device` comes from a list that is not freed yet.
-        let name = unsafe { &(*device).name };
-        // SAFETY: the library terminates the name within its 64 bytes.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-        let name = name.to_string_lossy().into_owned();
-        // SAFETY: as above.
         let raw = unsafe { (library.ibv_open_device)(device) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::from_errno("ibv_open_device", &*name))?;
         let context = Self { raw, library, name };
@@ -167,8 +180,13 @@ impl Context {
                     self.name, port.number
                 ));
                 let kind = GidKind::from_sysfs(kind.unwrap_or_default().trim());
+                let interface = fs::read_to_string(format!(
+                    "/sys/class/infiniband/{}/ports/{}/gid_attrs/ndevs/{index}",
+                    self.name, port.number
+                ));
+                let interface = index_of(interface.unwrap_or_default().trim()).unwrap_or(0);
                 let index = u8::try_from(index).ok()?;
-                (code == 0 && raw.raw != [0; 16]).then_some(Gid { index, kind, raw: raw.raw })
+                (code == 0 && raw.raw != [0; 16]).then_some(Gid { index, kind, raw: raw.raw, interface })
             })
             .collect()
     }
@@ -310,8 +328,22 @@ pub enum PortState {
     Unknown(u32),
 }
 
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Active => f.write_str("active"),
+            Self::Down => f.write_str("down"),
+            Self::Initializing => f.write_str("initializing"),
+            Self::Armed => f.write_str("armed"),
+            Self::ActiveDefer => f.write_str("active, its link recovering"),
+            Self::Unknown(code) => write!(f, "in the unknown state {code}"),
+        }
+    }
+}
+
 impl PortState {
-    fn from_code(code: u32) -> Self {
+    /// The state that a number of the verbs interface, or of the kernel's `state` file, stands for.
+    pub fn from_code(code: u32) -> Self {
         match code {
             1 => Self::Down,
             2 => Self::Initializing,
@@ -320,115 +352,5 @@ impl PortState {
             5 => Self::ActiveDefer,
             other => Self::Unknown(other),
         }
-    }
-}
-
-/// How a port's address is carried on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GidKind {
-    /// InfiniBand.
-    InfiniBand,
-    /// RoCE version 1: an Ethernet protocol of its own, not routable.
-    RoceV1,
-    /// RoCE version 2: over UDP.
-    RoceV2,
-    /// A kind that this version does not know.
-    Unknown(u32),
-}
-
-impl GidKind {
-    fn from_sysfs(text: &str) -> Self {
-        match text {
-            "RoCE v2" => Self::RoceV2,
-            // sysfs calls RoCE v1 by this name too; ibv_query_gid_table tells them apart.
-            "IB/RoCE v1" => Self::RoceV1,
-            _ => Self::Unknown(u32::MAX),
-        }
-    }
-}
-
-/// One address of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gid {
-    /// Its place in the port's table.
-    pub index: u8,
-    /// How it is carried.
-    pub kind: GidKind,
-    /// The 16 bytes.
-    pub raw: [u8; 16],
-}
-
-impl Gid {
-    fn from_entry(entry: &ibv_gid_entry) -> Option<Self> {
-        let kind = match entry.gid_type {
-            0 => GidKind::InfiniBand,
-            1 => GidKind::RoceV1,
-            2 => GidKind::RoceV2,
-            other => GidKind::Unknown(other),
-        };
-        // A queue pair names its source address by 8 bits.
-        let index = u8::try_from(entry.gid_index).ok()?;
-        (entry.gid.raw != [0; 16]).then_some(Self { index, kind, raw: entry.gid.raw })
-    }
-
-    fn is_link_local(&self) -> bool {
-        self.raw[0] == 0xfe && self.raw[1] & 0xc0 == 0x80
-    }
-}
-
-/// The address to use: routable RoCE before the older one, global before link-local, and among equals the first.
-pub fn best_gid(gids: &[Gid]) -> Option<Gid> {
-    let rank = |gid: &Gid| {
-        let kind = match gid.kind {
-            GidKind::RoceV2 => 0,
-            GidKind::InfiniBand => 1,
-            GidKind::RoceV1 => 2,
-            GidKind::Unknown(_) => 3,
-        };
-        (kind, gid.is_link_local())
-    };
-    gids.iter().copied().min_by_key(rank)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gid(index: u8, kind: GidKind, first: u8, second: u8) -> Gid {
-        let mut raw = [1; 16];
-        (raw[0], raw[1]) = (first, second);
-        Gid { index, kind, raw }
-    }
-
-    #[test]
-    fn routable_and_global_addresses_are_preferred() {
-        let table = [
-            gid(0, GidKind::RoceV1, 0xfe, 0x80),
-            gid(1, GidKind::RoceV2, 0xfe, 0x80),
-            gid(4, GidKind::RoceV1, 0, 0),
-            gid(7, GidKind::RoceV2, 0, 0),
-        ];
-        assert_eq!(best_gid(&table).map(|gid| gid.index), Some(7));
-        assert_eq!(best_gid(&table[..3]).map(|gid| gid.index), Some(1));
-        assert_eq!(best_gid(&table[..1]).map(|gid| gid.index), Some(0));
-        assert_eq!(best_gid(&[]), None);
-    }
-
-    #[test]
-    fn an_empty_entry_is_no_address() {
-        let mut entry = ibv_gid_entry {
-            gid: ibv_gid { raw: [0; 16] },
-            gid_index: 3,
-            port_num: 1,
-            gid_type: 2,
-            ndev_ifindex: 1,
-        };
-        assert_eq!(Gid::from_entry(&entry), None);
-        entry.gid.raw[15] = 1;
-        entry.gid_type = 99;
-        assert_eq!(Gid::from_entry(&entry).map(|gid| gid.kind), Some(GidKind::Unknown(99)));
-        entry.gid_index = 256;
-        assert_eq!(Gid::from_entry(&entry), None);
     }
 }

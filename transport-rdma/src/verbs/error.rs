@@ -6,6 +6,8 @@
 use std::error::Error;
 use std::{fmt, fs, io};
 
+use super::settings::Origin;
+
 /// A verb that failed.
 #[derive(Debug)]
 pub struct VerbsError {
@@ -116,8 +118,44 @@ pub enum Unavailable {
     },
     /// No device.
     NoDevice,
+    /// A setting has a value that cannot be meant.
+    BadSetting {
+        /// The environment variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it could be.
+        expected: &'static str,
+    },
     /// No device of the name that was asked for.
-    NoSuchDevice(String),
+    NoSuchDevice {
+        /// The name.
+        name: String,
+        /// Who asks for it.
+        by: Origin,
+        /// The devices that are there.
+        present: Vec<String>,
+    },
+    /// The device has no port of the number that was asked for.
+    NoSuchPort {
+        /// The device.
+        device: String,
+        /// The number.
+        port: u8,
+        /// Who asks for it.
+        by: Origin,
+    },
+    /// The port has no address at the place that was asked for.
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// Its port.
+        port: u8,
+        /// The place in the port's table.
+        index: u8,
+        /// Who asks for it.
+        by: Origin,
+    },
     /// The device speaks iWARP, which has no write with immediate.
     Iwarp(String),
     /// No port of the device can carry traffic.
@@ -173,10 +211,32 @@ impl fmt::Display for Unavailable {
                 devices.join(", ")
             ),
             Self::NoDevice => f.write_str("there is no RDMA device"),
-            Self::NoSuchDevice(name) => write!(f, "there is no RDMA device named {name}"),
+            Self::BadSetting { variable, value, expected } => {
+                write!(f, "{variable} is \"{value}\", not {expected}: correct it or unset it")
+            }
+            Self::NoSuchDevice { name, by, present } => {
+                write!(f, "there is no RDMA device named {name}{}", asking(by))?;
+                match present.is_empty() {
+                    true => Ok(()),
+                    false => write!(f, "; there is {}", present.join(", ")),
+                }
+            }
+            Self::NoSuchPort { device, port, by } => {
+                write!(f, "{device} has no port {port}{}", asking(by))
+            }
+            Self::NoSuchGid { device, port, index, by } => write!(
+                f,
+                "port {port} of {device} has no address {index}{}: leave the choice to byway, or see which there are \
+                 with `byway doctor`",
+                asking(by)
+            ),
             Self::Iwarp(device) => write!(
                 f,
                 "{device} speaks iWARP, which lacks the operation that large payloads need (write with immediate)"
+            ),
+            Self::PortDown { device, state } if state == "initializing" || state == "armed" => write!(
+                f,
+                "no port of {device} is active, the last one is {state}: it waits for a subnet manager (opensm)"
             ),
             Self::PortDown { device, state } => write!(
                 f,
@@ -190,6 +250,14 @@ impl fmt::Display for Unavailable {
             Self::LockedMemory { source, .. } => source.fmt(f),
             Self::Verbs(source) => source.fmt(f),
         }
+    }
+}
+
+/// The part of a sentence that says whose wish it is, where that is not the program's own.
+fn asking(by: &Origin) -> String {
+    match by {
+        Origin::Configuration => String::new(),
+        Origin::Variable(name) => format!(", which {name} asks for"),
     }
 }
 

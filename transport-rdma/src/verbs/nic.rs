@@ -14,9 +14,10 @@ use std::time::Duration;
 use super::adapter::{NO_SHARED_QUEUE, VerbsAdapter};
 use super::completion::{CompletionQueue, WorkCompletion};
 use super::error::{Unavailable, VerbsError};
-use super::probe::{DeviceChoice, Located};
+use super::probe::Located;
 use super::queue_pair::{Attachments, Initialized, QueuePair, ReadyToReceive, ReadyToSend, Route};
 use super::region::ProtectionDomain;
+use super::settings::DeviceChoice;
 use super::window::Window;
 use crate::memory::{Buffer, Memory, Slab};
 use crate::nic::{

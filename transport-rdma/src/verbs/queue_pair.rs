@@ -33,11 +33,7 @@ use crate::nic::{
     RemoteSlice, Request, WorkId,
 };
 
-/// How long a peer waits before it repeats a send that found no receive: code 12 is 0.64 ms.
-/// Code 1 (0.01 ms) makes a software device spend its time on refusals.
-const MIN_RNR_TIMER: u8 = 12;
-
-/// How many routers a packet may cross: all of them.
+/// How many routers a packet may cross: all of them. A limit would only hide that a peer is far.
 const HOP_LIMIT: u8 = 255;
 
 /// State: takes receives; the device does not listen yet.
@@ -131,10 +127,10 @@ impl QueuePair<Initialized> {
                 flow_label: 0,
                 sgid_index: route.gid_index,
                 hop_limit: HOP_LIMIT,
-                traffic_class: 0,
+                traffic_class: self.core.spec.traffic_class,
             },
             dlid: route.peer_lid,
-            sl: 0,
+            sl: self.core.spec.service_level,
             src_path_bits: 0,
             static_rate: 0,
             is_global: u8::from(route.global),
@@ -144,7 +140,7 @@ impl QueuePair<Initialized> {
         attributes.dest_qp_num = route.peer_number;
         attributes.rq_psn = route.peer_psn;
         attributes.max_dest_rd_atomic = route.reads_max;
-        attributes.min_rnr_timer = MIN_RNR_TIMER;
+        attributes.min_rnr_timer = self.core.spec.min_rnr_timer;
         let mask = IBV_QP_AV
             | IBV_QP_PATH_MTU
             | IBV_QP_DEST_QPN

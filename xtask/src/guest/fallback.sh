@@ -30,7 +30,17 @@ chmod 755 /tmp/probe
 probe=/tmp/probe
 
 expect 'all is well' 'RDMA on rxe0 port 1' $probe
-expect 'no such device' 'no RDMA device named mlx5_9' $probe mlx5_9
+expect 'no such device' 'no RDMA device named mlx5_9; there is rxe0' $probe mlx5_9
+
+expect 'own address' "the connection's own address 10.99.0.1" $probe --local 10.99.0.1
+ip addr add 198.51.100.1/32 dev lo
+expect 'another network' 'no device is on the network of 198.51.100.1' $probe --local 198.51.100.1
+expect 'device by variable' 'asked for by BYWAY_RDMA_DEVICE' env BYWAY_RDMA_DEVICE=rxe0:1 $probe
+expect 'address by variable' 'asked for by BYWAY_RDMA_GID_INDEX' env BYWAY_RDMA_GID_INDEX=1 $probe
+expect 'no such variable' 'named mlx5_9, which BYWAY_RDMA_DEVICE asks for' env BYWAY_RDMA_DEVICE=mlx5_9 $probe
+expect 'no such port' 'no port 2, which BYWAY_RDMA_DEVICE asks for' env BYWAY_RDMA_DEVICE=rxe0:2 $probe
+expect 'no such address' 'no address 200, which BYWAY_RDMA_GID_INDEX asks for' env BYWAY_RDMA_GID_INDEX=200 $probe
+expect 'bad variable' 'BYWAY_RDMA_GID_INDEX is "x", not a number' env BYWAY_RDMA_GID_INDEX=x $probe
 
 aside $libraries/libibverbs.so.1*
 expect 'library removed' 'libibverbs.so.1 cannot be loaded' $probe
