@@ -7,7 +7,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::backoff::Backoff;
 use crate::dial::{Connection, Dial};
 use crate::error::ConnectError;
 use crate::path::{Path, TRANSPORT_VARIABLE, Transport};
+use crate::rdma::Rdma;
 
 /// A connection that was lost sooner than this was none: so end those to a server that is being drained, or that breaks
 /// the protocol.
@@ -69,6 +70,7 @@ pub struct ChannelBuilder {
     target: Result<Target, AddressError>,
     transport: Transport,
     options: Options,
+    rdma: Rdma,
     connect_timeout: Duration,
     timeout: Option<Duration>,
 }
@@ -79,6 +81,13 @@ impl ChannelBuilder {
     #[must_use]
     pub fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
+        self
+    }
+
+    /// Which RDMA to use, where both sides have it. Default: one for the whole process, with default settings.
+    #[must_use]
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = rdma;
         self
     }
 
@@ -117,7 +126,7 @@ impl ChannelBuilder {
     pub async fn connect(self) -> Result<Channel, ConnectError> {
         let channel = self.connect_lazy()?;
         let connection = channel.inner.dial.attempt().await?;
-        channel.inner.lock().connected(connection);
+        channel.inner.connected(connection);
         Ok(channel)
     }
 
@@ -141,7 +150,8 @@ impl ChannelBuilder {
         };
         let limits = Limits { max_calls: 0, ..self.options.limits };
         let options = Options { limits, ..self.options };
-        let dial = Dial { address, transport, options, limit: self.connect_timeout };
+        let (rdma, limit, memory) = (self.rdma, self.connect_timeout, Arc::default());
+        let dial = Dial { address, transport, options, rdma, limit, memory };
         let inner = Inner { dial, timeout: self.timeout, state: Mutex::default() };
         Ok(Channel { inner: Arc::new(inner) })
     }
@@ -167,6 +177,7 @@ impl Channel {
             target: target.try_into().map_err(AddressError::from),
             transport: Transport::default(),
             options: Options::default(),
+            rdma: Rdma::default(),
             connect_timeout: Duration::from_secs(5),
             timeout: None,
         }
@@ -186,8 +197,8 @@ impl Channel {
 }
 
 impl State {
-    fn connected(&mut self, connection: Connection) {
-        self.connection = Some(Arc::new(connection));
+    fn connected(&mut self, connection: Arc<Connection>) {
+        self.connection = Some(connection);
         self.since = Some(Instant::now());
         self.hold_until = None;
         self.reason = None;
@@ -218,6 +229,44 @@ impl State {
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with a new connection. When it is not by RDMA because RDMA failed, that is tried again in due time, while
+    /// calls go on here.
+    fn connected(self: &Arc<Self>, connection: Connection) {
+        let retry_at = match connection.path() {
+            Path::Tcp { why_not_better: Some(_) } | Path::Unix { why_not_better: Some(_) } => {
+                self.dial.memory.retry_at()
+            }
+            _ => None,
+        };
+        let connection = Arc::new(connection);
+        self.lock().connected(Arc::clone(&connection));
+        if let Some(at) = retry_at {
+            tokio::spawn(Self::improve(Arc::downgrade(self), Arc::downgrade(&connection), at));
+        }
+    }
+
+    /// Replaces a connection by one over RDMA, as soon as there can be one. Calls that are open stay where they are.
+    async fn improve(inner: Weak<Self>, replaced: Weak<Connection>, mut at: Instant) {
+        loop {
+            tokio::time::sleep_until(at).await;
+            let (Some(inner), Some(current)) = (inner.upgrade(), replaced.upgrade()) else { return };
+            if let Ok(better) = inner.dial.attempt().await
+                && better.device().is_some()
+            {
+                let mut state = inner.lock();
+                if state.connection.as_ref().is_some_and(|known| Arc::ptr_eq(known, &current)) {
+                    tracing::info!(target = %inner.dial.address, path = %better.path(), "RDMA works again");
+                    state.connected(Arc::new(better));
+                }
+                return;
+            }
+            match inner.dial.memory.retry_at() {
+                Some(next) => at = next.max(Instant::now() + SHORT_LIVED),
+                None => return,
+            }
+        }
     }
 
     /// The connection, if it takes calls.
@@ -257,12 +306,13 @@ impl Inner {
         Ok(receiver)
     }
 
-    fn attempt_ended(&self, result: Result<Connection, ConnectError>) -> Result<(), Status> {
+    fn attempt_ended(self: &Arc<Self>, result: Result<Connection, ConnectError>) -> Result<(), Status> {
         let mut state = self.lock();
         state.attempt = None;
         match result {
             Ok(connection) => {
-                state.connected(connection);
+                drop(state);
+                self.connected(connection);
                 Ok(())
             }
             Err(error) => {

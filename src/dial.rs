@@ -1,10 +1,11 @@
 //! One attempt to reach a server: from an address to what makes calls.
 //!
-//! Owns the order in which protocols are tried. Invariant: whoever gets less than the best path is told why, and one
-//! attempt takes no longer than its limit however many protocols it tries.
+//! Owns the order in which protocols are tried, and the memory of RDMA that failed. Invariant: whoever gets less than the
+//! best path is told why, and one attempt takes no longer than its limit however many protocols it tries.
 
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use byway_runtime::connection::Caller;
@@ -12,32 +13,96 @@ use byway_runtime::stream::Outbox;
 use byway_runtime::{Call, ConnectionInfo, Endpoint, Invoke, NewCall, ReadyFuture, StartError, Status};
 #[cfg(feature = "grpc")]
 use byway_tcp::grpc;
+use byway_rdma::RdmaLink;
 use byway_tcp::{Options, native};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::ConnectError;
-use crate::path::{Path, Transport};
+use crate::path::{Counted, Path, Transport};
+use crate::rdma::{self, AnyHost, AnyOffering, Concluded, Rdma};
 
 /// What one attempt needs to know.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Dial {
     pub(crate) address: Address,
     pub(crate) transport: Transport,
     pub(crate) options: Options,
+    pub(crate) rdma: Rdma,
     /// For the whole attempt: name, connection and hello.
     pub(crate) limit: Duration,
+    pub(crate) memory: Arc<Memory>,
+}
+
+/// What a channel remembers about RDMA to its peer.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    /// Why it failed, and until when it is not tried again.
+    failed: Option<(String, Instant)>,
+    /// How often in a row.
+    failures: u32,
+    /// The reason of the last warning: one is enough while it stays the same.
+    warned: Option<String>,
+}
+
+/// The longest time for which RDMA that failed is not tried again.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// RDMA to this peer failed.
+    fn failed(&self, reason: &str, retry_after: Duration) {
+        let mut state = self.lock();
+        let wait = retry_after.saturating_mul(1 << state.failures.min(16)).min(RETRY_AFTER_MAX);
+        state.failures = state.failures.saturating_add(1);
+        state.failed = Some((reason.to_owned(), Instant::now() + wait));
+    }
+
+    /// Why RDMA is not tried now, if it failed not long ago.
+    fn refusal(&self) -> Option<String> {
+        let state = self.lock();
+        let (reason, until) = state.failed.as_ref()?;
+        let wait = until.checked_duration_since(Instant::now())?;
+        Some(format!("RDMA failed and is tried again in {wait:.0?}: {reason}"))
+    }
+
+    /// When RDMA that failed is to be tried again.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.lock().failed.as_ref().map(|(_, until)| *until)
+    }
+
+    fn works(&self) {
+        *self.lock() = Remembered::default();
+    }
+
+    /// Whether this reason has not been warned of.
+    fn is_news(&self, reason: &str) -> bool {
+        let mut state = self.lock();
+        let is_news = state.warned.is_none();
+        state.warned = Some(reason.to_owned());
+        is_news
+    }
 }
 
 /// A connection of either protocol.
 pub(crate) struct Connection {
     protocol: Protocol,
     path: Path,
+    _counted: Counted,
 }
 
 enum Protocol {
     Native(Caller<Outbox>),
+    Rdma(Caller<RdmaLink>, AnyHost),
     #[cfg(feature = "grpc")]
     Grpc(grpc::Caller),
 }
@@ -48,10 +113,19 @@ impl Connection {
         &self.path
     }
 
+    /// The device that it goes by, if it does.
+    pub(crate) fn device(&self) -> Option<&AnyHost> {
+        match &self.protocol {
+            Protocol::Rdma(_, host) => Some(host),
+            _ => None,
+        }
+    }
+
     /// Why the connection takes no new calls, if so.
     pub(crate) fn closed(&self) -> Option<Status> {
         match &self.protocol {
             Protocol::Native(caller) => caller.0.closed(),
+            Protocol::Rdma(caller, _) => caller.0.closed(),
             #[cfg(feature = "grpc")]
             Protocol::Grpc(caller) => caller.closed(),
         }
@@ -62,6 +136,7 @@ impl Invoke for Connection {
     fn start(&self, call: &NewCall<'_>) -> Result<Call, StartError> {
         match &self.protocol {
             Protocol::Native(caller) => caller.start(call),
+            Protocol::Rdma(caller, _) => caller.start(call),
             #[cfg(feature = "grpc")]
             Protocol::Grpc(caller) => caller.start(call),
         }
@@ -70,6 +145,7 @@ impl Invoke for Connection {
     fn ready(&self) -> ReadyFuture<'_> {
         match &self.protocol {
             Protocol::Native(caller) => caller.ready(),
+            Protocol::Rdma(caller, _) => caller.ready(),
             #[cfg(feature = "grpc")]
             Protocol::Grpc(caller) => caller.ready(),
         }
@@ -88,6 +164,7 @@ impl Dial {
                 Transport::Grpc => self.grpc(None).await,
                 #[cfg(feature = "grpc")]
                 Transport::Auto => self.either().await,
+                Transport::Tcp => self.tcp(None).await,
                 _ => self.native().await,
             }
         };
@@ -110,21 +187,107 @@ impl Dial {
         Ok(connection)
     }
 
+    /// byway's own framing: by RDMA if both sides have it, else over TCP unless RDMA was asked for.
     async fn native(&self) -> Result<Connection, ConnectError> {
-        let (stream, info) = self.stream().await?;
-        let path = match self.address {
-            Address::Internet { .. } => Path::Tcp { why_not_better: self.transport.why_not_better() },
-            Address::Unix(_) => Path::Unix,
+        let is_required = self.transport == Transport::Rdma;
+        let reason = match self.memory.refusal().filter(|_| !is_required) {
+            Some(reason) => reason,
+            None => match self.rdma().await? {
+                Ok(connection) => return Ok(connection),
+                Err(reason) => reason,
+            },
         };
-        let handshake = |source| ConnectError::Handshake { address: self.address.clone(), source };
-        let caller = native::connect(stream, Arc::new(info), self.options).await.map_err(handshake)?;
-        Ok(Connection { protocol: Protocol::Native(caller), path })
+        // What both sides concluded is not known, or RDMA was not tried.
+        let connection = self.tcp(Some(reason.clone())).await?;
+        self.warn(&reason);
+        Ok(connection)
+    }
+
+    /// Tries RDMA. `Ok(Err)` is why the stream is of no use and must be dialled again without it.
+    async fn rdma(&self) -> Result<Result<Connection, String>, ConnectError> {
+        let (stream, info, local) = self.stream().await?;
+        let host = self.rdma.host(local).await;
+        let offering = AnyOffering::new(host.as_ref().map_err(Clone::clone), &self.options);
+        let extension = offering.extension().encode();
+        let greeted = native::greet(stream, &self.options.limits, extension).await;
+        let greeted = greeted.map_err(|source| self.handshake(source))?;
+        let offered = offering.extension().offers();
+        let peer_offers = byway_rdma::protocol::offer::Extension::decode(&greeted.theirs.extension).offers();
+        match rdma::client(offering, greeted, &info, self.options).await {
+            Concluded::Rdma(connected) => {
+                let host = host.map_err(|reason| self.unavailable(reason))?;
+                self.memory.works();
+                let (memory, retry_after) = (Arc::clone(&self.memory), host.retry_after());
+                tokio::spawn(async move {
+                    let ended = connected.task.await;
+                    if ended.broken {
+                        memory.failed(ended.failure.reason(), retry_after);
+                    }
+                });
+                let path = Path::Rdma { device: host.name().to_owned() };
+                let protocol = Protocol::Rdma(connected.caller, host);
+                Ok(Ok(Connection { protocol, path, _counted: Counted::new(Counted::RDMA) }))
+            }
+            Concluded::Tcp(greeted, reason) => {
+                if offered && peer_offers {
+                    // Both have it, and it does not work between them.
+                    let retry_after = host.as_ref().map_or(RETRY_AFTER_MAX, AnyHost::retry_after);
+                    self.memory.failed(&reason, retry_after);
+                }
+                if self.transport == Transport::Rdma {
+                    return Err(self.unavailable(reason));
+                }
+                self.warn(&reason);
+                let caller = native::client(greeted, Arc::new(info), self.options);
+                Ok(Ok(self.over_stream(caller, Some(reason))))
+            }
+            Concluded::Broken(reason) => {
+                let retry_after = host.as_ref().map_or(RETRY_AFTER_MAX, AnyHost::retry_after);
+                self.memory.failed(&reason, retry_after);
+                match self.transport {
+                    Transport::Rdma => Err(self.unavailable(reason)),
+                    _ => Ok(Err(reason)),
+                }
+            }
+        }
+    }
+
+    /// byway's own framing over a stream; `reason` says why not by RDMA, unless it was not asked for.
+    async fn tcp(&self, reason: Option<String>) -> Result<Connection, ConnectError> {
+        let (stream, info, _) = self.stream().await?;
+        let greeted = native::greet(stream, &self.options.limits, Bytes::new()).await;
+        let greeted = greeted.map_err(|source| self.handshake(source))?;
+        let caller = native::client(greeted, Arc::new(info), self.options);
+        Ok(self.over_stream(caller, reason))
+    }
+
+    fn over_stream(&self, caller: Caller<Outbox>, why_not_better: Option<String>) -> Connection {
+        let path = match self.address {
+            Address::Internet { .. } => Path::Tcp { why_not_better },
+            Address::Unix(_) => Path::Unix { why_not_better },
+        };
+        Connection { protocol: Protocol::Native(caller), path, _counted: Counted::new(Counted::TCP) }
+    }
+
+    fn handshake(&self, source: native::ConnectError) -> ConnectError {
+        ConnectError::Handshake { address: self.address.clone(), source }
+    }
+
+    fn unavailable(&self, reason: String) -> ConnectError {
+        ConnectError::Unavailable { transport: Transport::Rdma, reason }
+    }
+
+    /// Says once that calls do not go by RDMA, and why.
+    fn warn(&self, reason: &str) {
+        if self.memory.is_news(reason) {
+            tracing::warn!(target = %self.address, %reason, "on TCP instead of RDMA");
+        }
     }
 
     /// gRPC over HTTP/2; `given_up` says why not byway's own framing, unless it was not asked for.
     #[cfg(feature = "grpc")]
     async fn grpc(&self, given_up: Option<String>) -> Result<Connection, ConnectError> {
-        let (stream, info) = self.stream().await?;
+        let (stream, info, _) = self.stream().await?;
         let authority = match &self.address {
             Address::Internet { .. } => self.address.to_string(),
             // HTTP wants a name, and a file has none.
@@ -136,12 +299,14 @@ impl Dial {
             Ok(caller) => Ok(Connection {
                 protocol: Protocol::Grpc(caller),
                 path: Path::Grpc { why_not_better: given_up },
+                _counted: Counted::new(Counted::GRPC),
             }),
             Err(source) => Err(ConnectError::Grpc { address: self.address.clone(), source, given_up }),
         }
     }
 
-    async fn stream(&self) -> Result<(Box<dyn Stream>, ConnectionInfo), ConnectError> {
+    /// A stream to the address, and the address that it comes from.
+    async fn stream(&self) -> Result<(Box<dyn Stream>, ConnectionInfo, Option<IpAddr>), ConnectError> {
         let unreachable =
             |source: io::Error| ConnectError::Unreachable { address: self.address.clone(), source };
         match &self.address {
@@ -150,12 +315,13 @@ impl Dial {
                 // Small frames must not wait for the acknowledgement of earlier ones.
                 stream.set_nodelay(true).map_err(unreachable)?;
                 let peer = stream.peer_addr().map_err(unreachable)?;
-                Ok((Box::new(stream), ConnectionInfo { link: "tcp", peer: Endpoint::Internet(peer) }))
+                let local = stream.local_addr().ok().map(|address| address.ip());
+                Ok((Box::new(stream), ConnectionInfo { link: "tcp", peer: Endpoint::Internet(peer) }, local))
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(unreachable)?;
                 let peer = Endpoint::Unix(path.display().to_string());
-                Ok((Box::new(stream), ConnectionInfo { link: "unix", peer }))
+                Ok((Box::new(stream), ConnectionInfo { link: "unix", peer }, None))
             }
         }
     }

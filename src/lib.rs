@@ -19,6 +19,7 @@ mod error;
 mod foreign;
 mod listener;
 mod path;
+mod rdma;
 mod server;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -27,7 +28,8 @@ pub use address::{Address, AddressError, Target};
 pub use channel::{Channel, ChannelBuilder};
 pub use error::{ConnectError, ServeError};
 pub use listener::Listening;
-pub use path::{Path, Transport};
+pub use path::{Connections, Path, Transport, connections};
+pub use rdma::{Rdma, RdmaOptions};
 pub use server::{BoundServer, Server, ServerBuilder};
 
 #[doc(no_inline)]

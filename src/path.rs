@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::ConnectError;
 
@@ -22,7 +23,6 @@ pub enum Transport {
 /// The environment variable that overrides [`Transport::Auto`].
 pub(crate) const TRANSPORT_VARIABLE: &str = "BYWAY_TRANSPORT";
 
-const NO_RDMA: &str = "RDMA is not part of this version of byway";
 #[cfg(not(feature = "grpc"))]
 const NO_GRPC: &str = "byway was built without its feature \"grpc\"";
 
@@ -39,16 +39,10 @@ impl Transport {
             (transport, _) => transport,
         };
         match transport {
-            Self::Rdma => Err(ConnectError::Unavailable { transport, reason: NO_RDMA.into() }),
             #[cfg(not(feature = "grpc"))]
             Self::Grpc => Err(ConnectError::Unavailable { transport, reason: NO_GRPC.into() }),
             _ => Ok(transport),
         }
-    }
-
-    /// Why a connection over TCP is not a better one; `None` when TCP was asked for.
-    pub(crate) fn why_not_better(self) -> Option<String> {
-        (self == Self::Auto).then(|| NO_RDMA.to_owned())
     }
 }
 
@@ -86,13 +80,21 @@ pub enum Path {
         /// What happened last.
         reason: Option<String>,
     },
+    /// byway's own framing over RDMA.
+    Rdma {
+        /// The device.
+        device: String,
+    },
     /// byway's own framing over TCP.
     Tcp {
         /// Why it is not RDMA, unless TCP was asked for.
         why_not_better: Option<String>,
     },
     /// byway's own framing over a Unix socket.
-    Unix,
+    Unix {
+        /// Why it is not RDMA, unless TCP was asked for.
+        why_not_better: Option<String>,
+    },
     /// gRPC over HTTP/2.
     Grpc {
         /// Why it is not byway's own framing, unless gRPC was asked for.
@@ -105,12 +107,57 @@ impl fmt::Display for Path {
         match self {
             Self::Disconnected { reason: None } => f.write_str("not connected"),
             Self::Disconnected { reason: Some(reason) } => write!(f, "not connected: {reason}"),
+            Self::Rdma { device } => write!(f, "rdma ({device})"),
             Self::Tcp { why_not_better: None } => f.write_str("tcp"),
             Self::Tcp { why_not_better: Some(reason) } => write!(f, "tcp ({reason})"),
-            Self::Unix => f.write_str("unix"),
+            Self::Unix { why_not_better: None } => f.write_str("unix"),
+            Self::Unix { why_not_better: Some(reason) } => write!(f, "unix ({reason})"),
             Self::Grpc { why_not_better: None } => f.write_str("grpc"),
             Self::Grpc { why_not_better: Some(reason) } => write!(f, "grpc ({reason})"),
         }
+    }
+}
+
+/// Connections that this process has open, as a client and as a server, by path: a gauge to watch, since a transport that
+/// quietly runs on TCP costs days.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Connections {
+    /// byway's own framing over RDMA.
+    pub rdma: usize,
+    /// byway's own framing over TCP and Unix sockets.
+    pub tcp: usize,
+    /// HTTP/2.
+    pub grpc: usize,
+}
+
+static OPEN: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+/// How many connections this process has open by each path.
+pub fn connections() -> Connections {
+    let [rdma, tcp, grpc] = [0, 1, 2].map(|index| OPEN[index].load(Ordering::Relaxed));
+    Connections { rdma, tcp, grpc }
+}
+
+/// Counts one connection while it lives.
+#[derive(Debug)]
+pub(crate) struct Counted(usize);
+
+impl Counted {
+    pub(crate) const RDMA: usize = 0;
+    pub(crate) const TCP: usize = 1;
+    #[cfg(feature = "grpc")]
+    pub(crate) const GRPC: usize = 2;
+
+    pub(crate) fn new(path: usize) -> Self {
+        OPEN[path].fetch_add(1, Ordering::Relaxed);
+        Self(path)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        OPEN[self.0].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -127,9 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused_with_its_reason() {
-        let error = Transport::Rdma.resolve(None).expect_err("not built").to_string();
-        assert!(error.contains("RDMA is not part of this version"), "{error}");
+    fn what_is_no_transport_is_refused_with_its_reason() {
         let error = Transport::Auto.resolve(Some("carrier-pigeon")).expect_err("unknown").to_string();
         assert!(error.contains("BYWAY_TRANSPORT") && error.contains("carrier-pigeon"), "{error}");
     }

@@ -5,15 +5,18 @@
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use byway_rdma::protocol::offer::Extension;
+use byway_rdma::task::Ended;
 use byway_runtime::adapter::{HttpService, TowerHandler};
 use byway_runtime::dispatch::Router;
 use byway_runtime::{ConnectionInfo, Direct, Limits};
-use byway_tcp::native::{self, Accepted, Drain, Driver};
+use byway_tcp::native::{self, Drain, Driver, Heard};
 use byway_tcp::{Keepalive, Options};
+use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -25,6 +28,8 @@ use crate::address::{Address, AddressError};
 use crate::error::ServeError;
 use crate::foreign::{self, Protocol};
 use crate::listener::{self, Listener, Listening, Stream};
+use crate::path::{Counted, TRANSPORT_VARIABLE, Transport};
+use crate::rdma::{self, Concluded, EndedFuture, Rdma};
 
 /// How long accepting pauses when the process or the system has no more descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -48,6 +53,7 @@ impl Server {
             web: None,
             duplicate: None,
             options: Options::default(),
+            rdma: None,
             handshake_timeout: Duration::from_secs(5),
             max_connections: 10_000,
             drain_timeout: Duration::from_secs(30),
@@ -61,6 +67,7 @@ pub struct ServerBuilder {
     web: Option<Arc<HttpService>>,
     duplicate: Option<&'static str>,
     options: Options,
+    rdma: Option<Rdma>,
     handshake_timeout: Duration,
     max_connections: usize,
     drain_timeout: Duration,
@@ -123,6 +130,14 @@ impl ServerBuilder {
     #[must_use]
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
         self.options.keepalive = keepalive;
+        self
+    }
+
+    /// Which RDMA to offer to clients that have it. Default: one for the whole process, with default settings, unless the
+    /// environment variable `BYWAY_TRANSPORT` names another transport.
+    #[must_use]
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = Some(rdma);
         self
     }
 
@@ -230,6 +245,7 @@ impl BoundServer {
             router: Arc::new(settings.router),
             web: settings.web,
             options: settings.options,
+            rdma: settings.rdma.unwrap_or_else(by_environment),
             handshake_timeout: settings.handshake_timeout,
             connections: Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS))),
             draining,
@@ -258,12 +274,24 @@ impl BoundServer {
     }
 }
 
+/// The RDMA of a server that was given none.
+fn by_environment() -> Rdma {
+    let variable = std::env::var(TRANSPORT_VARIABLE).ok();
+    match variable.and_then(|text| text.parse().ok()) {
+        Some(transport @ (Transport::Tcp | Transport::Grpc)) => {
+            Rdma::off(format!("the server's environment has {TRANSPORT_VARIABLE}={transport}"))
+        }
+        _ => Rdma::default(),
+    }
+}
+
 /// What every connection of a server needs.
 struct Shared {
     router: Arc<Router>,
     #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "nobody speaks HTTP"))]
     web: Option<Arc<HttpService>>,
     options: Options,
+    rdma: Rdma,
     handshake_timeout: Duration,
     connections: Arc<Semaphore>,
     draining: watch::Receiver<Option<Instant>>,
@@ -282,31 +310,40 @@ impl Shared {
 
     async fn serve(self: Arc<Self>, accepted: listener::Accepted) {
         match accepted {
-            listener::Accepted::Tcp(stream, info) => self.serve_stream(stream, info).await,
-            listener::Accepted::Unix(stream, info) => self.serve_stream(stream, info).await,
+            listener::Accepted::Tcp(stream, info) => {
+                let local = stream.local_addr().ok().map(|address| address.ip());
+                self.serve_stream(stream, local, info).await;
+            }
+            listener::Accepted::Unix(stream, info) => self.serve_stream(stream, None, info).await,
         }
     }
 
-    async fn serve_stream<S: Stream>(self: Arc<Self>, mut stream: S, info: ConnectionInfo) {
+    async fn serve_stream<S: Stream>(
+        self: Arc<Self>,
+        mut stream: S,
+        local: Option<IpAddr>,
+        info: ConnectionInfo,
+    ) {
         let Ok(_permit) = Arc::clone(&self.connections).try_acquire_owned() else {
             let refused =
-                native::refuse(&mut stream, &self.options, "it has as many connections as it allows");
+                native::refuse(&mut stream, &self.options.limits, "it has as many connections as it allows");
             let _ = tokio::time::timeout(self.handshake_timeout, refused).await;
             tracing::warn!(peer = %info.peer, "refused a connection: there are as many as allowed");
             return;
         };
-        self.serve_permitted(stream, info, _permit).await;
+        self.serve_permitted(stream, local, info, _permit).await;
     }
 
     async fn serve_permitted<S: Stream>(
         &self,
         stream: S,
+        local: Option<IpAddr>,
         info: ConnectionInfo,
         _permit: OwnedSemaphorePermit,
     ) {
         let info = Arc::new(info);
         let peer = &info.peer;
-        let begun = tokio::time::timeout(self.handshake_timeout, self.begin(stream, &info)).await;
+        let begun = tokio::time::timeout(self.handshake_timeout, self.begin(stream, local, &info)).await;
         let (protocol, stream, first) = match begun {
             Err(_) => {
                 return tracing::warn!(%peer, "cut off: it said no hello in {:?}", self.handshake_timeout);
@@ -317,14 +354,27 @@ impl Shared {
             }
             Ok(Err(error)) => return tracing::warn!(%peer, %error, "no connection"),
             Ok(Ok(Begun::Native(driver))) => {
+                let _counted = Counted::new(Counted::TCP);
                 let failure = driver.await;
                 return tracing::debug!(%peer, reason = %failure, "the connection is over");
+            }
+            Ok(Ok(Begun::Rdma(task))) => {
+                let _counted = Counted::new(Counted::RDMA);
+                let Ended { failure, broken } = task.await;
+                if broken {
+                    return tracing::warn!(%peer, reason = %failure, "an RDMA connection failed");
+                }
+                return tracing::debug!(%peer, reason = %failure, "the connection is over");
+            }
+            Ok(Ok(Begun::Broken(reason))) => {
+                return tracing::warn!(%peer, %reason, "no connection");
             }
             Ok(Ok(Begun::Other(protocol, stream, first))) => (protocol, stream, first),
         };
         #[cfg(feature = "grpc")]
         let (stream, first) = match self.serve_http(protocol, stream, first, &info) {
             Ok(served) => {
+                let _counted = (protocol == Protocol::Http2).then(|| Counted::new(Counted::GRPC));
                 let reason = served.await.err();
                 return tracing::debug!(%peer, ?protocol, reason, "the connection is over");
             }
@@ -372,16 +422,34 @@ impl Shared {
     async fn begin<S: Stream>(
         &self,
         stream: S,
+        local: Option<IpAddr>,
         info: &Arc<ConnectionInfo>,
     ) -> Result<Begun<S>, native::ConnectError> {
-        let (info, router) = (Arc::clone(info), Arc::clone(&self.router));
-        match native::accept(stream, info, self.options, router, self.drain()).await? {
-            Accepted::Native(driver) => Ok(Begun::Native(driver)),
-            Accepted::Other(mut stream, mut first) => {
-                let protocol = foreign::recognise(&mut stream, &mut first).await?;
-                Ok(Begun::Other(protocol, stream, first.freeze()))
+        let limits = &self.options.limits;
+        let (mut greeted, reason) = match native::hear(stream, limits).await? {
+            Heard::Native(greeted) if Extension::decode(&greeted.theirs.extension).offers() => {
+                let host = self.rdma.host(local).await;
+                let router = Arc::clone(&self.router);
+                match rdma::server(host, greeted, info, self.options, router, self.drain()).await {
+                    Concluded::Rdma(task) => return Ok(Begun::Rdma(task)),
+                    Concluded::Broken(reason) => return Ok(Begun::Broken(reason)),
+                    Concluded::Tcp(greeted, reason) => (greeted, Some(reason)),
+                }
             }
+            Heard::Native(greeted) => (greeted, None),
+            Heard::Other(mut stream, mut first) => {
+                let protocol = foreign::recognise(&mut stream, &mut first).await?;
+                return Ok(Begun::Other(protocol, stream, first.freeze()));
+            }
+        };
+        match reason {
+            // The hello was part of the agreement.
+            Some(reason) => tracing::info!(peer = %info.peer, %reason, "a client that has RDMA is on TCP"),
+            None => native::answer(&mut greeted.io, limits, Bytes::new()).await?,
         }
+        let (info, router) = (Arc::clone(info), Arc::clone(&self.router));
+        let driver = native::server(greeted, info, self.options, router, self.drain());
+        Ok(Begun::Native(Box::new(driver)))
     }
 
     fn drain(&self) -> Drain {
@@ -399,6 +467,9 @@ impl Shared {
 /// What a new connection turned out to be.
 enum Begun<S> {
     Native(Box<Driver<S>>),
+    Rdma(EndedFuture),
+    /// Nobody knows what its peer concluded about RDMA.
+    Broken(String),
     /// These bytes were read of it.
     Other(Protocol, S, Bytes),
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use byway::runtime::adapter::{HttpService, TowerHandler};
 use byway::runtime::dispatch::Router;
 use byway::runtime::{Call, Invoke, NewCall, ReadyFuture, StartError, loopback};
-use byway::{Channel, Limits, Server, Transport};
+use byway::testing::{Delays, Fabric, FabricOptions, Progress, SimNicOptions};
+use byway::{Channel, Limits, Rdma, RdmaOptions, Server, Transport};
 use byway_test_support::reference::{Journal, Reference};
 use byway_test_support::test::v1::echo_client::EchoClient;
 use byway_test_support::test::v1::echo_server::EchoServer;
@@ -63,6 +64,8 @@ pub(crate) const PATHS: &[Path] = &[
     },
     Path { name: "tcp", link: "tcp", unsupported: &[], open: open_tcp },
     Path { name: "unix", link: "unix", unsupported: &[], open: open_unix },
+    // RDMA by simulated devices, and nothing else.
+    Path { name: "rdma_sim", link: "rdma", unsupported: &[], open: open_rdma_sim },
     // HTTP/2: with byway on both sides, and with tonic on either.
     Path { name: "grpc", link: "grpc", unsupported: GRPC, open: open_grpc },
     Path { name: "tonic_client", link: "grpc", unsupported: TONIC_CLIENT, open: open_tonic_client },
@@ -82,6 +85,18 @@ pub(crate) struct Setup {
     pub(crate) max_decoding: Option<usize>,
     /// Largest reply that the service gives.
     pub(crate) max_encoding: Option<usize>,
+    /// Devices of both sides; without them they have none.
+    pub(crate) rdma: Option<&'static Sides>,
+}
+
+/// One device for each side.
+pub(crate) struct Sides {
+    client: Rdma,
+    server: Rdma,
+}
+
+fn no_rdma() -> Rdma {
+    Rdma::off("this path goes without")
 }
 
 impl Default for Setup {
@@ -94,6 +109,7 @@ impl Default for Setup {
             drain_timeout: Duration::from_secs(30),
             max_decoding: None,
             max_encoding: None,
+            rdma: None,
         }
     }
 }
@@ -222,6 +238,19 @@ fn open_tcp(setup: Setup, reference: Reference) -> Opening {
     Box::pin(join(setup, reference, ANY_PORT.to_owned(), serve_byway, Transport::Auto))
 }
 
+/// Messages arrive at once, as soon as they are posted.
+fn open_rdma_sim(setup: Setup, reference: Reference) -> Opening {
+    let options = FabricOptions { delays: Delays::NONE, progress: Progress::AtOnce, ..FabricOptions::default() };
+    let fabric = Fabric::new(options);
+    let [client, server] = [(); 2].map(|()| {
+        Rdma::simulated(fabric.adapter(&SimNicOptions::default()), RdmaOptions::default())
+    });
+    // One for each case, until the suite ends.
+    let rdma = Some(&*Box::leak(Box::new(Sides { client, server })));
+    let setup = Setup { rdma, ..setup };
+    Box::pin(join(setup, reference, ANY_PORT.to_owned(), serve_byway, Transport::Rdma))
+}
+
 fn open_unix(setup: Setup, reference: Reference) -> Opening {
     static SOCKETS: AtomicUsize = AtomicUsize::new(0);
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -255,7 +284,8 @@ const ANY_PORT: &str = "127.0.0.1:0";
 /// A server that `serve` starts and a channel of byway's to it.
 async fn join(setup: Setup, reference: Reference, at: String, serve: Serve, transport: Transport) -> Opened {
     let served = serve(setup, reference, at).await.expect("a free address");
-    let mut builder = Channel::builder(&served.address).limits(setup.client).transport(transport);
+    let rdma = setup.rdma.map_or_else(no_rdma, |sides| sides.client.clone());
+    let mut builder = Channel::builder(&served.address).limits(setup.client).transport(transport).rdma(rdma);
     if let Some(timeout) = setup.timeout {
         builder = builder.timeout(timeout);
     }
@@ -282,6 +312,7 @@ fn serve_byway(setup: Setup, reference: Reference, at: String) -> Serving {
             .add_service(service(&setup, reference))
             .add_tower_service(Trailing)
             .limits(setup.server)
+            .rdma(setup.rdma.map_or_else(no_rdma, |sides| sides.server.clone()))
             .drain_timeout(setup.drain_timeout);
         if let Some(max) = setup.max_running {
             builder = builder.max_concurrent_calls(max);
