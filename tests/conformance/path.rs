@@ -120,7 +120,6 @@ pub(crate) struct World {
     pub(crate) channel: AnyPath,
     pub(crate) journal: Journal,
     opened: Opened,
-    setup: Setup,
 }
 
 /// What a path gives.
@@ -132,7 +131,7 @@ struct Opened {
     /// The server's task, where it is one.
     server: Option<JoinHandle<()>>,
     /// Where the server listens, and what starts another one there.
-    place: Option<(String, Serve)>,
+    place: Option<(String, Serve, Setup)>,
     _directory: Option<tempfile::TempDir>,
 }
 
@@ -151,7 +150,7 @@ impl Path {
     pub(crate) async fn open(&self, setup: Setup) -> World {
         let (reference, journal) = Reference::new();
         let opened = (self.open)(setup, reference).await;
-        World { channel: Arc::clone(&opened.channel), journal, opened, setup }
+        World { channel: Arc::clone(&opened.channel), journal, opened }
     }
 }
 
@@ -189,10 +188,10 @@ impl World {
 
     /// Starts another server where the first one listens, as soon as that one has stopped to.
     pub(crate) async fn successor(&mut self) -> Journal {
-        let (address, serve) = self.opened.place.clone().expect("a path with addresses");
+        let (address, serve, setup) = self.opened.place.clone().expect("a path with addresses");
         let (reference, journal) = Reference::new();
         let served = loop {
-            match serve(self.setup, reference.clone(), address.clone()).await {
+            match serve(setup, reference.clone(), address.clone()).await {
                 Some(served) => break served,
                 None => tokio::task::yield_now().await,
             }
@@ -242,9 +241,12 @@ fn open_tcp(setup: Setup, reference: Reference) -> Opening {
 fn open_rdma_sim(setup: Setup, reference: Reference) -> Opening {
     let options = FabricOptions { delays: Delays::NONE, progress: Progress::AtOnce, ..FabricOptions::default() };
     let fabric = Fabric::new(options);
-    let [client, server] = [(); 2].map(|()| {
-        Rdma::simulated(fabric.adapter(&SimNicOptions::default()), RdmaOptions::default())
-    });
+    // A device's receives hold the longest heads that its connections accept.
+    let longest = setup.client.max_head.max(setup.server.max_head);
+    let receive_size = RdmaOptions::default().receive_size.max(u32::from(longest) + 1024);
+    let options = RdmaOptions { receive_size, ..RdmaOptions::default() };
+    let [client, server] =
+        [(); 2].map(|()| Rdma::simulated(fabric.adapter(&SimNicOptions::default()), options.clone()));
     // One for each case, until the suite ends.
     let rdma = Some(&*Box::leak(Box::new(Sides { client, server })));
     let setup = Setup { rdma, ..setup };
@@ -275,7 +277,7 @@ fn open_tonic_client(setup: Setup, reference: Reference) -> Opening {
     Box::pin(async move {
         let served = serve_byway(setup, reference, ANY_PORT.to_owned()).await.expect("a free port");
         let client = Client::Stock(stock::connect(&setup, &served.address).await);
-        opened(client, Arc::new(Nothing), served, serve_byway)
+        opened(client, Arc::new(Nothing), served, serve_byway, setup)
     })
 }
 
@@ -291,17 +293,17 @@ async fn join(setup: Setup, reference: Reference, at: String, serve: Serve, tran
     }
     let channel: AnyPath = Arc::new(builder.connect().await.expect("a connection"));
     let client = Client::Byway(EchoClient::new(Arc::clone(&channel)));
-    opened(client, channel, served, serve)
+    opened(client, channel, served, serve, setup)
 }
 
-fn opened(client: Client, channel: AnyPath, served: Served, serve: Serve) -> Opened {
+fn opened(client: Client, channel: AnyPath, served: Served, serve: Serve, setup: Setup) -> Opened {
     let Served { address, drain, task } = served;
     Opened {
         channel,
         client,
         drain: Some(drain),
         server: Some(task),
-        place: Some((address, serve)),
+        place: Some((address, serve, setup)),
         _directory: None,
     }
 }

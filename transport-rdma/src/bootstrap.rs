@@ -240,7 +240,7 @@ where
         let settings = Settings {
             role: self.role,
             local: prepared.capabilities,
-            remote: sendable(&peer.capabilities, self.theirs.limits.max_head),
+            remote: sendable(&peer.capabilities, self.theirs.limits.max_head, host.options.receive_size),
             limits: *self.local,
             remote_limits: self.theirs.limits,
             large_from: host.options.large_from,
@@ -348,8 +348,8 @@ where
 }
 
 /// What a peer accepts, as far as this side makes use of it.
-fn sendable(remote: &Capabilities, max_head: u16) -> Capabilities {
-    let most = (crate::protocol::wire::least_receive(max_head) as u32).max(crate::receives::RECEIVE_SIZE);
+fn sendable(remote: &Capabilities, max_head: u16, own: u32) -> Capabilities {
+    let most = (crate::protocol::wire::least_receive(max_head) as u32).max(own);
     Capabilities { receive_size: remote.receive_size.min(most), ..*remote }
 }
 

@@ -16,7 +16,7 @@ use crate::pool::{Owner, Pool};
 use crate::protocol::ledger::ShareId;
 use crate::protocol::offer::Capabilities;
 use crate::protocol::wire::least_receive;
-use crate::receives::{Mail, RECEIVE_SIZE, Receives};
+use crate::receives::{Mail, Receives};
 use crate::wire::Wire;
 
 /// Receives of the peer's that a queue pair may complete beyond what it was lent: a peer that breaks the rules loses its
@@ -101,12 +101,11 @@ impl<A: Adapter> Host<A> {
     /// Why this device has none, for a person.
     pub(crate) fn prepare(self: &Arc<Self>, limits: &Limits) -> Result<Prepared<A>, String> {
         static OWNERS: AtomicU64 = AtomicU64::new(1);
-        let least = least_receive(limits.max_head);
-        if least > RECEIVE_SIZE as usize {
+        let (least, size) = (least_receive(limits.max_head), self.options.receive_size);
+        if least > size as usize {
             return Err(format!(
-                "heads of up to {} bytes do not fit its receives: set max_head to {} or less",
-                limits.max_head,
-                usize::from(limits.max_head) - (least - RECEIVE_SIZE as usize)
+                "heads of up to {} bytes (max_head) do not fit its receives of {size}: set receive_size to {least} or more",
+                limits.max_head
             ));
         }
         let (id, receives, mail) = self.receives.open(&*self.adapter)?;
@@ -116,7 +115,7 @@ impl<A: Adapter> Host<A> {
         let wire = self.wire(consumed).map_err(|error| format!("a queue pair cannot be created: {error}"))?;
         let capabilities = Capabilities {
             receive_depth: receives.0.try_into().unwrap_or(u16::MAX),
-            receive_size: RECEIVE_SIZE,
+            receive_size: size,
             transfers: self.options.transfers,
             offers: self.options.transfers,
             windows: self.windows(),

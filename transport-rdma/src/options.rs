@@ -24,6 +24,9 @@ pub struct RdmaOptions {
     /// Messages of at least this many bytes are written into memory that the peer grants; below it they are copied
     /// through receives. Default 16 KiB: below that, two copies take less than the exchange of announcement and grant.
     pub large_from: u32,
+    /// Bytes of each receive: the longest message. Default 20 KiB: a body just below `large_from`, or the longest head that
+    /// is accepted by default. A side whose `max_head` does not fit goes without RDMA.
+    pub receive_size: u32,
     /// Receives that a connection's peer may use from the start, and always keeps. Default and least 3: two sides with
     /// fewer can wait for each other.
     pub receives_min: u16,
@@ -58,6 +61,7 @@ impl Default for RdmaOptions {
             agreement_timeout: Duration::from_secs(1),
             retry_after: Duration::from_secs(30),
             large_from: 16 << 10,
+            receive_size: 20 << 10,
             receives_min: 3,
             receives_max: 64,
             shared_receives: 8192,

@@ -15,9 +15,6 @@ use crate::options::RdmaOptions;
 use crate::protocol::credit::Credits;
 use crate::protocol::ledger::{Ledger, ShareId};
 
-/// Bytes of each receive: a message with the longest head by default, or the largest body that is copied.
-pub(crate) const RECEIVE_SIZE: u32 = 20 << 10;
-
 /// Receives that are posted at once when they run out.
 const STEP: u32 = 32;
 
@@ -25,6 +22,8 @@ const STEP: u32 = 32;
 #[derive(Debug)]
 pub(crate) struct Receives {
     limit: u32,
+    /// Bytes of each.
+    size: usize,
     state: Mutex<State>,
 }
 
@@ -66,7 +65,7 @@ impl Receives {
         let (minimum, maximum) = (Credits(options.receives_min.into()), Credits(options.receives_max.into()));
         let ledger = Ledger::new(Credits(0), minimum, maximum);
         let state = Mutex::new(State { ledger, posted: 0, mail: Vec::new() });
-        Self { limit: options.shared_receives.min(device_max), state }
+        Self { limit: options.shared_receives.min(device_max), size: options.receive_size as usize, state }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -80,7 +79,7 @@ impl Receives {
     pub(crate) fn open<A: Adapter>(&self, adapter: &A) -> Result<(ShareId, Credits, Arc<Mail>), String> {
         let mut state = self.lock();
         if state.ledger.free().0 < STEP / 2 {
-            state.post_more(adapter, self.limit);
+            state.post_more(adapter, self);
         }
         let Some(id) = state.ledger.open() else {
             let reason = format!("all {} receives of the device are in use", state.posted);
@@ -97,7 +96,7 @@ impl Receives {
         let mut state = self.lock();
         let wanted = state.ledger.share(id);
         if state.ledger.free().0 < 2 * wanted.0 {
-            state.post_more(adapter, self.limit);
+            state.post_more(adapter, self);
         }
         let lent = state.ledger.borrow(id, wanted);
         state.tell();
@@ -124,15 +123,14 @@ impl Receives {
 
 impl State {
     /// Posts some more receives, if there may be more. When the device refuses, the connections share what there is.
-    fn post_more<A: Adapter>(&mut self, adapter: &A, limit: u32) {
-        let count = STEP.min(limit.saturating_sub(self.posted));
+    fn post_more<A: Adapter>(&mut self, adapter: &A, all: &Receives) {
+        let count = STEP.min(all.limit.saturating_sub(self.posted));
         if count == 0 {
             return;
         }
-        let size = RECEIVE_SIZE as usize;
-        let Ok(memory) = Memory::allocate(count as usize * size) else { return };
+        let Ok(memory) = Memory::allocate(count as usize * all.size) else { return };
         let Ok(slab) = adapter.register(memory) else { return };
-        let buffers = slab.into_buffers(size).into_iter();
+        let buffers = slab.into_buffers(all.size).into_iter();
         let mut batch: Vec<_> = buffers.map(|buffer| Receive { work: WorkId(0), buffer }).collect();
         let offered = batch.len();
         // What is not taken is left in the batch.
