@@ -51,7 +51,9 @@ fn main() -> ExitCode {
     let passed: &'static HashMap<_, _> =
         Box::leak(Box::new(PATHS.iter().map(|path| (path.name, AtomicUsize::new(0))).collect()));
     let mut trials = Vec::new();
-    for path in PATHS {
+    let missing: HashMap<_, _> =
+        PATHS.iter().filter_map(|path| Some((path.name, path.missing()?))).collect();
+    for path in PATHS.iter().filter(|path| !missing.contains_key(path.name)) {
         for (name, _) in path.unsupported {
             assert!(cases().iter().any(|case| case.name == *name), "{name} is no case");
         }
@@ -69,6 +71,10 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !arguments.list {
         for path in PATHS {
+            if let Some(reason) = missing.get(path.name) {
+                println!("{}: not on this machine: {reason}", path.name);
+                continue;
+            }
             let supported = cases().len() - path.unsupported.len();
             println!("{}: {} of {supported} cases", path.name, passed[path.name].load(Ordering::Relaxed));
             for (name, reason) in path.unsupported {

@@ -6,8 +6,8 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use byway::runtime::adapter::{HttpService, TowerHandler};
@@ -38,6 +38,12 @@ pub(crate) struct Path {
     /// Cases that make no sense here, and why.
     pub(crate) unsupported: Exclusions,
     open: fn(Setup, Reference) -> Opening,
+    /// Why this machine does not have it, if so.
+    missing: fn() -> Option<String>,
+}
+
+fn is_everywhere() -> Option<String> {
+    None
 }
 
 type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
@@ -54,6 +60,7 @@ pub(crate) const PATHS: &[Path] = &[
         link: "loopback",
         unsupported: LOOPBACK,
         open: |s, r| open_loopback(s, r, None),
+        missing: is_everywhere,
     },
     // Every message but the smallest arrives after the frames behind it, as large ones do over RDMA.
     Path {
@@ -61,15 +68,24 @@ pub(crate) const PATHS: &[Path] = &[
         link: "loopback",
         unsupported: LOOPBACK,
         open: |s, r| open_loopback(s, r, Some(1)),
+        missing: is_everywhere,
     },
-    Path { name: "tcp", link: "tcp", unsupported: &[], open: open_tcp },
-    Path { name: "unix", link: "unix", unsupported: &[], open: open_unix },
+    Path { name: "tcp", link: "tcp", unsupported: &[], open: open_tcp, missing: is_everywhere },
+    Path { name: "unix", link: "unix", unsupported: &[], open: open_unix, missing: is_everywhere },
     // RDMA by simulated devices, and nothing else.
-    Path { name: "rdma_sim", link: "rdma", unsupported: &[], open: open_rdma_sim },
+    Path {
+        name: "rdma_sim",
+        link: "rdma",
+        unsupported: &[],
+        open: open_rdma_sim,
+        missing: is_everywhere,
+    },
+    // RDMA by whatever device this machine has, and nothing else.
+    Path { name: "rdma_device", link: "rdma", unsupported: &[], open: open_rdma_device, missing: no_device },
     // HTTP/2: with byway on both sides, and with tonic on either.
-    Path { name: "grpc", link: "grpc", unsupported: GRPC, open: open_grpc },
-    Path { name: "tonic_client", link: "grpc", unsupported: TONIC_CLIENT, open: open_tonic_client },
-    Path { name: "tonic_server", link: "", unsupported: TONIC_SERVER, open: open_tonic_server },
+    Path { name: "grpc", link: "grpc", unsupported: GRPC, open: open_grpc, missing: is_everywhere },
+    Path { name: "tonic_client", link: "grpc", unsupported: TONIC_CLIENT, open: open_tonic_client, missing: is_everywhere },
+    Path { name: "tonic_server", link: "", unsupported: TONIC_SERVER, open: open_tonic_server, missing: is_everywhere },
 ];
 
 /// What a case asks of both sides.
@@ -147,6 +163,10 @@ pub(crate) struct Served {
 }
 
 impl Path {
+    pub(crate) fn missing(&self) -> Option<String> {
+        (self.missing)()
+    }
+
     pub(crate) async fn open(&self, setup: Setup) -> World {
         let (reference, journal) = Reference::new();
         let opened = (self.open)(setup, reference).await;
@@ -235,6 +255,25 @@ fn open_loopback(setup: Setup, reference: Reference, later_from: Option<usize>) 
 
 fn open_tcp(setup: Setup, reference: Reference) -> Opening {
     Box::pin(join(setup, reference, ANY_PORT.to_owned(), serve_byway, Transport::Auto))
+}
+
+fn no_device() -> Option<String> {
+    byway_rdma::verbs::probe(&byway_rdma::verbs::DeviceChoice::default()).err().map(|why| why.to_string())
+}
+
+fn open_rdma_device(setup: Setup, reference: Reference) -> Opening {
+    static SIDES: OnceLock<Sides> = OnceLock::new();
+    let sides = || Sides { client: Rdma::default(), server: Rdma::default() };
+    let longest = setup.client.max_head.max(setup.server.max_head);
+    let sides = if longest <= Limits::default().max_head {
+        SIDES.get_or_init(sides)
+    } else {
+        let receive_size = u32::from(longest) + 1024;
+        let rdma = Rdma::new(RdmaOptions { receive_size, ..RdmaOptions::default() });
+        Box::leak(Box::new(Sides { client: rdma.clone(), server: rdma }))
+    };
+    let setup = Setup { rdma: Some(sides), ..setup };
+    Box::pin(join(setup, reference, ANY_PORT.to_owned(), serve_byway, Transport::Rdma))
 }
 
 /// Messages arrive at once, as soon as they are posted.
