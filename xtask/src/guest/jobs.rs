@@ -31,15 +31,17 @@ pub(crate) fn run() -> Outcome {
 fn rdma_tests() -> Result<u8, GuestError> {
     // Before anything is built, so that a machine without QEMU says so at once.
     super::boot::find_qemu()?;
+    let conformance = build(Path::new("."), &["--package", "byway", "--test", "conformance"])?;
     let build = |args: &[&str]| build(Path::new("."), &[&["--package", CRATE], args].concat());
     let probe = build(&["--example", "probe"])?;
     let verbs = build(&["--test", "verbs_rxe"])?;
     let suite = build(&["--test", "nic_rxe"])?;
-    let [probe, verbs, suite] = [probe, verbs, suite].map(|path| path.display().to_string());
-    let steps = r#""$1" && bash -c "$0" fallback "$2" && "$3""#;
-    let mut job =
-        Job::new(["bash", "-c", steps, FALLBACK, &verbs, &probe, &suite].map(String::from).to_vec())?;
-    job.timeout_seconds = 600;
+    let [probe, verbs, suite, conformance] =
+        [probe, verbs, suite, conformance].map(|path| path.display().to_string());
+    let steps = r#""$1" && bash -c "$0" fallback "$2" && "$4" rdma_device && "$3""#;
+    let command = ["bash", "-c", steps, FALLBACK, &verbs, &probe, &suite, &conformance];
+    let mut job = Job::new(command.map(String::from).to_vec())?;
+    job.timeout_seconds = 900;
     run_job(&job)
 }
 
