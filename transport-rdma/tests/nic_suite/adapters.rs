@@ -28,15 +28,15 @@ const ROOM: (u32, u32) = (1024, 256);
 
 /// Two NICs of one adapter, each with a queue pair that is connected to a NIC of another adapter.
 /// In both pairs `a` is ours and takes shared receives, and `b` is the peer.
-struct Two<F: Fixture> {
-    adapter: F::Adapter,
-    peers: F::Adapter,
-    one: Pair<F::Nic>,
-    other: Pair<F::Nic>,
+pub(crate) struct Two<F: Fixture> {
+    pub(crate) adapter: F::Adapter,
+    pub(crate) peers: F::Adapter,
+    pub(crate) one: Pair<F::Nic>,
+    pub(crate) other: Pair<F::Nic>,
 }
 
 impl<F: Fixture> Two<F> {
-    fn new(fixture: &F, shared_receives: u32) -> Self {
+    pub(crate) fn new(fixture: &F, shared_receives: u32) -> Self {
         Self::with(fixture, shared_receives, ROOM)
     }
 
@@ -69,14 +69,14 @@ fn receives<A: Adapter>(adapter: &A, works: Range<u64>) -> Vec<Receive> {
     works.zip(buffers).map(|(work, buffer)| Receive { work: WorkId(work), buffer }).collect()
 }
 
-fn post_shared<A: Adapter>(adapter: &A, works: Range<u64>) {
+pub(crate) fn post_shared<A: Adapter>(adapter: &A, works: Range<u64>) {
     let mut batch = receives(adapter, works);
     adapter.post_shared(&mut batch).expect("room for the receives");
     assert!(batch.is_empty());
 }
 
 /// One message from the peer, and the number of the receive that it used.
-fn exchange<F: Fixture>(fixture: &F, pair: &mut Pair<F::Nic>, seed: u64) -> WorkId {
+pub(crate) fn exchange<F: Fixture>(fixture: &F, pair: &mut Pair<F::Nic>, seed: u64) -> WorkId {
     let bytes = pattern(seed, 50);
     pair.b.send(Payload::Inline(&bytes));
     let received = pair.a.take(fixture, Kind::Receive, 1).remove(0);
@@ -87,7 +87,7 @@ fn exchange<F: Fixture>(fixture: &F, pair: &mut Pair<F::Nic>, seed: u64) -> Work
     work
 }
 
-fn events<N: Nic>(nic: &mut N) -> Vec<Event> {
+pub(crate) fn events<N: Nic>(nic: &mut N) -> Vec<Event> {
     let mut events = Vec::new();
     nic.take_events(&mut events).expect("events");
     events
