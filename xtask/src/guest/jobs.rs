@@ -73,7 +73,7 @@ fn compare(mut args: Vec<String>) -> Result<u8, GuestError> {
         // Enough for medians: a round of all paths takes more than a minute.
         args.extend(["--rounds", "3"].map(String::from));
     }
-    let mut command = cargo(["bench", "--no-run", "--package", "compare", "--bench", "compare"]);
+    let mut command = cargo(["bench", "--no-run", "--bench", "compare"]);
     let bench = build::executable(&mut command)?;
     // Copied, since each server is this program again, and the host's files are far away.
     let steps = r#"cp "$0" /tmp/compare && /tmp/compare --bench --pin --address 10.99.0.1 --json "$OUT/compare.json" "$@""#;
