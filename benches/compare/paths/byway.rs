@@ -1,6 +1,8 @@
 //! byway, by its own framing or by HTTP/2: generated server and client, all settings default but a
 //! time-out for each call.
 
+use std::net::SocketAddr;
+
 use byway::{Channel, Server, Transport};
 use byway_test_support::test::v1::{EchoRequest, echo_client::EchoClient, echo_server::EchoServer};
 
@@ -9,8 +11,8 @@ use crate::{Failure, closed_loop, peer};
 
 echo_service!(byway, byway_test_support::test::v1);
 
-pub(super) async fn serve() -> Result<(), Failure> {
-    let server = Server::builder().add_service(EchoServer::new(Service)).bind("127.0.0.1:0").await?;
+pub(super) async fn serve(at: SocketAddr) -> Result<(), Failure> {
+    let server = Server::builder().add_service(EchoServer::new(Service)).bind(at).await?;
     peer::announce(server.listening())?;
     server.serve().await;
     Ok(())
