@@ -35,10 +35,11 @@ fn rdma_tests() -> Result<u8, GuestError> {
     let probe = build(&["--example", "probe"])?;
     let verbs = build(&["--test", "verbs_rxe"])?;
     let suite = build(&["--test", "nic_rxe"])?;
-    let [probe, verbs, suite] = [probe, verbs, suite].map(|path| path.display().to_string());
-    let steps = r#""$1" && bash -c "$0" fallback "$2" && "$3""#;
+    let byway = self::build(Path::new("."), &["--package", "byway-cli", "--bin", "byway"])?;
+    let [probe, verbs, suite, byway] = [probe, verbs, suite, byway].map(|path| path.display().to_string());
+    let steps = r#""$1" && bash -c "$0" fallback "$2" "$3" && "$4""#;
     let mut job =
-        Job::new(["bash", "-c", steps, FALLBACK, &verbs, &probe, &suite].map(String::from).to_vec())?;
+        Job::new(["bash", "-c", steps, FALLBACK, &verbs, &probe, &byway, &suite].map(String::from).to_vec())?;
     job.timeout_seconds = 600;
     run_job(&job)
 }
