@@ -5,6 +5,7 @@
 //! read is `None` or empty, which the checks tell apart from a bad value.
 
 use std::fs;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -38,7 +39,7 @@ impl Machine {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
 
-    /// A file's number.
+    /// A file's number, or another value that is written like it.
     pub(super) fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
         self.read(path)?.parse().ok()
     }
@@ -92,11 +93,21 @@ impl Machine {
         self.devices().into_iter().flat_map(of).collect()
     }
 
+    /// The entries of a port's address table that are not empty: their places and addresses.
+    pub(super) fn gids(&self, device: &str, port: u8) -> Vec<(String, Ipv6Addr)> {
+        let folder = format!("sys/class/infiniband/{device}/ports/{port}/gids");
+        let entry = |index: String| {
+            let address: Ipv6Addr = self.number(&format!("{folder}/{index}"))?;
+            (!address.is_unspecified()).then_some((index, address))
+        };
+        self.list(&folder).into_iter().filter_map(entry).collect()
+    }
+
     /// The network interfaces of a port, by what the port's addresses and the interfaces themselves say.
     pub(super) fn interfaces(&self, device: &str, port: u8) -> Vec<String> {
         let folder = format!("sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs");
-        let mut names: Vec<_> =
-            self.list(&folder).iter().filter_map(|index| self.read(&format!("{folder}/{index}"))).collect();
+        let of = |(index, _)| self.read(&format!("{folder}/{index}"));
+        let mut names: Vec<_> = self.gids(device, port).into_iter().filter_map(of).collect();
         names.extend(self.list("sys/class/net").into_iter().filter(|name| {
             let dev_port = self.number::<u8>(&format!("sys/class/net/{name}/dev_port")).unwrap_or(0);
             self.exists(&format!("sys/class/net/{name}/device/infiniband/{device}"))

@@ -38,20 +38,27 @@ pub(super) struct Dialled {
 /// Connects to the first address of `HOST:PORT` that answers.
 pub(super) fn dial(name: &str) -> Dialled {
     let connection = match name.to_socket_addrs() {
-        Ok(addresses) => first_that_answers(addresses),
+        Ok(addresses) => first_that_answers(addresses).map_err(|(address, error)| match address {
+            // A name can stand for several addresses; which of them refused matters.
+            Some(address) if address.to_string() != name => format!("{address}: {error}"),
+            _ => error,
+        }),
         Err(error) => Err(format!("the name cannot be resolved: {error}")),
     };
     Dialled { name: name.to_owned(), connection }
 }
 
-fn first_that_answers(addresses: impl Iterator<Item = SocketAddr>) -> Result<(TcpStream, Duration), String> {
-    let mut failure = "the name has no address".to_owned();
+/// A connection and how long it took, or the last address that was tried and why it failed.
+fn first_that_answers(
+    addresses: impl Iterator<Item = SocketAddr>,
+) -> Result<(TcpStream, Duration), (Option<SocketAddr>, String)> {
+    let mut failure = (None, "the name has no address".to_owned());
     for address in addresses {
         let start = Instant::now();
         match TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
             // The system returns when the answer to its first packet is there: one round trip.
             Ok(stream) => return Ok((stream, start.elapsed())),
-            Err(error) => failure = format!("{address}: {error}"),
+            Err(error) => failure = (Some(address), error.to_string()),
         }
     }
     Err(failure)

@@ -1,4 +1,5 @@
 use byway_rdma::nic::Mtu;
+use byway_rdma::protocol::offer::Extension;
 use byway_rdma::verbs::{PortFacts, PortState, Unavailable};
 
 use self::fixture::{Fixture, failed, limits, line, port};
@@ -312,5 +313,24 @@ fn both_forms_hold_the_same() {
     for line in text.lines() {
         let gap = &line[column - 2..column];
         assert_eq!(gap, "  ", "aligned: {line}");
+    }
+}
+
+#[test]
+fn every_check_is_documented() {
+    let documented = include_str!("../../../docs/doctor.md");
+    let mut peer = super::peer::dial("a name without a port").ask(&Extension::Unavailable(String::new()));
+    peer.name = "nobody".into();
+    for fixture in [Fixture::mlx5(), Fixture::bare()] {
+        let report = super::examine(&fixture.machine(), &fixture.verbs, Some(&peer));
+        assert!(!report.summary.usable, "the peer counts");
+        for finding in &report.checks {
+            // Subjects are the names of a device or of an interface.
+            let mut words = finding.check.split(' ').collect::<Vec<_>>();
+            words.retain(|word| !word.contains("mlx5_0") && *word != "ens1");
+            let check = words.join(" ");
+            let row = format!("\n| `{check}");
+            assert!(documented.contains(&row), "no row about {check}");
+        }
     }
 }

@@ -40,7 +40,7 @@ fn rdma_tests() -> Result<u8, GuestError> {
     let steps = r#""$1" && bash -c "$0" fallback "$2" "$3" && "$4""#;
     let mut job =
         Job::new(["bash", "-c", steps, FALLBACK, &verbs, &probe, &byway, &suite].map(String::from).to_vec())?;
-    job.timeout_seconds = 600;
+    job.timeout_seconds = 900;
     run_job(&job)
 }
 

@@ -13,7 +13,7 @@ const SHOWN_MAX: usize = 8;
 
 struct Address {
     index: String,
-    raw: [u8; 16],
+    address: Ipv6Addr,
     kind: GidKind,
     interface: Option<String>,
 }
@@ -26,57 +26,53 @@ fn of_port(machine: &Machine, device: &str, port: u8) -> Finding {
     let folder = format!("sys/class/infiniband/{device}/ports/{port}");
     let check = format!("addresses {device}/{port}");
     let ethernet = machine.read(&format!("{folder}/link_layer")).is_some_and(|layer| layer == "Ethernet");
-    let table = machine.list(&format!("{folder}/gids"));
+    let entries = machine.gids(device, port).into_iter();
     let addresses: Vec<_> =
-        table.iter().filter_map(|index| read(machine, &folder, index, ethernet)).collect();
-    let interfaces = machine.interfaces(device, port);
-    let interface = interfaces.first().map_or("INTERFACE", |name| name);
+        entries.map(|(index, address)| Address::read(machine, &folder, index, address, ethernet)).collect();
+    let add = || {
+        let interface = machine.interfaces(device, port).into_iter().next();
+        format!("sudo ip addr add ADDRESS dev {}", interface.as_deref().unwrap_or("INTERFACE"))
+    };
     if addresses.is_empty() {
-        let evidence = format!("{} entries, all of them zero", table.len());
+        let entries = machine.list(&format!("{folder}/gids")).len();
+        let evidence = format!("{entries} entries, all of them zero");
         return Finding::new(check, Verdict::Fail, evidence).remedy(format!(
-            "sudo ip addr add ADDRESS dev {interface}; in a container, whose network has no part of the device: \
-             --network host, or an RDMA-aware network plugin"
+            "{}; in a container, whose network has no part of the device: --network host, or an RDMA-aware network plugin",
+            add()
         ));
     }
     let shown: Vec<_> = addresses.iter().take(SHOWN_MAX).map(Address::text).collect();
-    let more = addresses.len().saturating_sub(SHOWN_MAX);
-    let evidence = match more {
+    let evidence = match addresses.len().saturating_sub(SHOWN_MAX) {
         0 => shown.join(", "),
         more => format!("{}, and {more} more", shown.join(", ")),
     };
     let has = |wish: fn(&Address) -> bool| addresses.iter().any(wish);
     if ethernet && !has(|address| address.kind == GidKind::RoceV2) {
-        return Finding::new(check, Verdict::Warn, evidence)
-            .remedy("no address is RoCE v2, so peers must be on the same Ethernet: enable RoCE v2 in the driver or the firmware");
+        return Finding::new(check, Verdict::Warn, evidence).remedy(
+            "no address is RoCE v2, so peers must be on the same Ethernet: enable RoCE v2 in driver or firmware",
+        );
     }
-    if ethernet && !has(Address::is_global) {
-        return Finding::new(check, Verdict::Warn, evidence).remedy(format!(
-            "only peers on the same link can be reached: sudo ip addr add ADDRESS dev {interface}"
-        ));
+    if ethernet && !has(|address| !address.address.is_unicast_link_local()) {
+        return Finding::new(check, Verdict::Warn, evidence)
+            .remedy(format!("only peers on the same link can be reached: {}", add()));
     }
     Finding::new(check, Verdict::Ok, evidence)
 }
 
-fn read(machine: &Machine, folder: &str, index: &str, ethernet: bool) -> Option<Address> {
-    let text = machine.read(&format!("{folder}/gids/{index}"))?;
-    let raw = text.parse::<Ipv6Addr>().ok()?.octets();
-    // The kernel has one name for InfiniBand and RoCE v1.
-    let kind = match machine.read(&format!("{folder}/gid_attrs/types/{index}")) {
-        Some(_) if !ethernet => GidKind::InfiniBand,
-        kind => GidKind::from_sysfs(&kind.unwrap_or_default()),
-    };
-    let interface = machine.read(&format!("{folder}/gid_attrs/ndevs/{index}"));
-    (raw != [0; 16]).then(|| Address { index: index.to_owned(), raw, kind, interface })
-}
-
 impl Address {
-    fn is_global(&self) -> bool {
-        !Ipv6Addr::from(self.raw).is_unicast_link_local()
+    fn read(machine: &Machine, folder: &str, index: String, address: Ipv6Addr, ethernet: bool) -> Self {
+        // The kernel has one name for InfiniBand and RoCE v1.
+        let kind = match machine.read(&format!("{folder}/gid_attrs/types/{index}")) {
+            Some(_) if !ethernet => GidKind::InfiniBand,
+            kind => GidKind::from_sysfs(&kind.unwrap_or_default()),
+        };
+        let interface = machine.read(&format!("{folder}/gid_attrs/ndevs/{index}"));
+        Self { index, address, kind, interface }
     }
 
     fn text(&self) -> String {
         let interface = self.interface.as_ref().map_or(String::new(), |name| format!(", {name}"));
-        format!("{} {} ({}{interface})", self.index, gid_text(&self.raw), self.kind)
+        format!("{} {} ({}{interface})", self.index, gid_text(&self.address.octets()), self.kind)
     }
 }
 
