@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use crate::address::{AddressError, Target};
 use crate::backoff::Backoff;
+use crate::buffer::PayloadBuffer;
 use crate::dial::{Connection, Dial};
 use crate::error::ConnectError;
 use crate::path::{Path, TRANSPORT_VARIABLE, Transport};
@@ -180,6 +181,19 @@ impl Channel {
             rdma: Rdma::default(),
             connect_timeout: Duration::from_secs(5),
             timeout: None,
+        }
+    }
+
+    /// Memory for a payload of `len` bytes that is to be sent by this channel. When the channel is on RDMA it is registered
+    /// with the device, and a message that holds [frozen](PayloadBuffer::freeze) parts of it is sent without copying
+    /// them. Otherwise, or when such memory is used up, it is ordinary memory, and everything works all the same. The
+    /// bytes may hold what this process sent or received earlier.
+    pub fn buffer(&self, len: usize) -> PayloadBuffer {
+        let connection = self.inner.connection();
+        let device = connection.as_ref().and_then(|connection| connection.device());
+        match device.map(|device| device.pool().lease(len)) {
+            Some(Ok(lease)) => PayloadBuffer::registered(lease),
+            _ => PayloadBuffer::plain(len),
         }
     }
 

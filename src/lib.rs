@@ -12,6 +12,7 @@
 
 mod address;
 mod backoff;
+mod buffer;
 mod channel;
 pub mod codegen;
 mod dial;
@@ -25,6 +26,7 @@ mod server;
 pub mod testing;
 
 pub use address::{Address, AddressError, Target};
+pub use buffer::PayloadBuffer;
 pub use channel::{Channel, ChannelBuilder};
 pub use error::{ConnectError, ServeError};
 pub use listener::Listening;

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         ("a child process does not disturb receives", child_process),
         ("the shared queue tells when it runs low", low_mark),
         ("the error state is seen from outside", error_state),
+        ("class, level and timer of a connection are the caller's", path_settings),
         ("port events and address changes are reported", port_events),
         ("an event finds its way to a NIC that did not ask", routed_events),
         ("an address behind a hole of the table works", gid_hole),
@@ -65,8 +66,11 @@ impl Loop {
         Self::on(open(DeviceChoice::default()), Some(16))
     }
 
-    fn on(mut nic: VerbsNic, recv_depth: Option<u32>) -> Self {
-        let spec = QueuePairSpec { send_depth: 16, recv_depth, ..QueuePairSpec::default() };
+    fn on(nic: VerbsNic, recv_depth: Option<u32>) -> Self {
+        Self::with(nic, QueuePairSpec { send_depth: 16, recv_depth, ..QueuePairSpec::default() })
+    }
+
+    fn with(mut nic: VerbsNic, spec: QueuePairSpec) -> Self {
         let a = nic.create_queue_pair(&spec).expect("a queue pair");
         let b = nic.create_queue_pair(&spec).expect("a queue pair");
         let at = |nic: &VerbsNic, qp| nic.endpoint(qp).expect("an endpoint");
@@ -314,6 +318,30 @@ fn routed_events() {
     }
     wait_for_event(&mut sleeps, |event| event == Event::PortUp(1));
     assert!(came(&mut asks, Event::PortUp(1)));
+}
+
+fn path_settings() {
+    // Code 28: a sender that met no receive waits 164 ms.
+    let spec = QueuePairSpec {
+        send_depth: 16,
+        recv_depth: Some(16),
+        min_rnr_timer: 28,
+        traffic_class: 104,
+        service_level: 3,
+        ..QueuePairSpec::default()
+    };
+    let mut pair = Loop::with(open(DeviceChoice::default()), spec);
+    pair.exchange(b"in a class of its own");
+    let start = Instant::now();
+    pair.nic.post_send(pair.a, WorkId(1), Payload::Inline(b"too early"), None).expect("room");
+    std::thread::sleep(Duration::from_millis(20));
+    pair.post_recv(RecvQueue::Own(pair.b), WorkId(2));
+    assert!(pair.take(Kind::Receive).outcome.is_ok());
+    assert!(
+        start.elapsed() >= Duration::from_millis(164),
+        "the default would have been {:?}",
+        start.elapsed()
+    );
 }
 
 fn gid_hole() {

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Makes every state of a machine in which RDMA cannot be used, and checks that the program starts and names the reason.
-# Runs in the guest, whose file system forgets the changes. Usage: fallback.sh PROBE
-probe=$1
+# The doctor must give the same sentence wherever the probe takes no arguments.
+# Runs in the guest, whose file system forgets the changes. Usage: fallback.sh PROBE BYWAY
+probe=$1 byway=$2
 passed=0 cases=0
 libraries=/usr/lib/x86_64-linux-gnu
 mkdir -p /tmp/aside
@@ -20,14 +21,38 @@ expect() {
     printf '%-20s FAILED, status %s: %s\n' "$name" "$status" "$answer"
     sed 's/^/    /' /tmp/stderr
   fi
+  [[ ${*: -1} == *"$probe" ]] && diagnose "$name" "$answer" "$@"
+}
+
+# NAME, SENTENCE THAT THE DOCTOR MUST END WITH, COMMAND THAT RUNS THE PROBE ...
+diagnose() {
+  local name=$1 sentence=$2 told status expected=1
+  shift 2
+  told=$("${@/$probe/$doctor}" 2>/tmp/stderr)
+  status=$?
+  [[ $sentence == 'RDMA on'* ]] && expected=0
+  cases=$((cases + 1))
+  if [ $status = $expected ] && [[ ${told##*$'\n'} == *"RDMA "*"$sentence" ]]; then
+    passed=$((passed + 1))
+    # What it would have mended, but for the conclusion.
+    awk '/^fail/ && $2 != "RDMA" { print "    " $0; said = 1; next } said && /^ +->/ { print "    " $0 } { said = 0 }' \
+      <<< "$told"
+  else
+    printf '%-20s the doctor FAILED, status %s:\n%s\n' "$name" "$status" "$told"
+    sed 's/^/    /' /tmp/stderr
+  fi
 }
 
 aside() { mv "$@" /tmp/aside/; }
 
-# The binary must be reachable for a user without rights.
+# The binaries must be reachable for a user without rights.
 cp "$probe" /tmp/probe
-chmod 755 /tmp/probe
-probe=/tmp/probe
+cp "$byway" /tmp/byway
+printf '#!/bin/bash\nexec /tmp/byway doctor "$@"\n' > /tmp/doctor
+chmod 755 /tmp/probe /tmp/byway /tmp/doctor
+probe=/tmp/probe doctor=/tmp/doctor
+
+/tmp/byway doctor || exit 1
 
 expect 'all is well' 'RDMA on rxe0 port 1' $probe
 expect 'no such device' 'no RDMA device named mlx5_9; there is rxe0' $probe mlx5_9

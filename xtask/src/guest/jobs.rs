@@ -37,10 +37,11 @@ fn rdma_tests() -> Result<u8, GuestError> {
     let probe = build(&["--example", "probe"])?;
     let verbs = build(&["--test", "verbs_rxe"])?;
     let suite = build(&["--test", "nic_rxe"])?;
-    let [probe, verbs, suite, conformance] =
-        [probe, verbs, suite, conformance].map(|path| path.display().to_string());
-    let steps = r#""$1" && bash -c "$0" fallback "$2" && "$4" rdma_device && "$3""#;
-    let command = ["bash", "-c", steps, FALLBACK, &verbs, &probe, &suite, &conformance];
+    let byway = self::build(Path::new("."), &["--package", "byway-cli", "--bin", "byway"])?;
+    let [probe, verbs, suite, byway, conformance] =
+        [probe, verbs, suite, byway, conformance].map(|path| path.display().to_string());
+    let steps = r#""$1" && bash -c "$0" fallback "$2" "$3" && "$5" rdma_device && "$4""#;
+    let command = ["bash", "-c", steps, FALLBACK, &verbs, &probe, &byway, &suite, &conformance];
     let mut job = Job::new(command.map(String::from).to_vec())?;
     job.timeout_seconds = 900;
     run_job(&job)
