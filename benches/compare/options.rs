@@ -17,7 +17,8 @@ pub(crate) const USAGE: &str = "usage: cargo bench --bench compare -- [OPTION ..
   --rounds N        so many rounds instead of seven, or of three with --quick; an odd number has medians that happened
   --workload NAME   unary (the default), embed, or embed-minilm, whose time is that of the model
   --only PATH       measure that path alone; may be given several times. Paths of unary: raw-tcp, raw-rdma,
-                    raw-rdma-spin, tonic, tonic-tuned, grpc, tcp. Of the others: tonic-tuned, grpc, tcp.
+                    raw-rdma-spin, tonic, tonic-tuned, grpc, tcp, rdma, rdma-spin, rdma-sim. Of the others:
+                    tonic-tuned, grpc, tcp, rdma.
                     Without it, paths that need an RDMA device are left out where there is none
   --address IP      the address of this machine that all paths use (127.0.0.1)
   --pin             keep client and server on a processor each, by taskset: two ends that spin must not share one

@@ -26,7 +26,7 @@ use byway_rdma::verbs::{
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
-    let all: [(&str, fn()); 13] = [
+    let all: [(&str, fn()); 14] = [
         ("read: remote memory arrives, and only within its bounds", read),
         ("atomics: old values come back and the sums are right", atomics),
         ("exposed memory is out of reach once withdrawn", withdrawn),

@@ -62,7 +62,7 @@ impl Caller {
         carrier: Carrier,
     ) -> Result<Self, Failure> {
         let client = match carrier {
-            Carrier::Byway(transport) => {
+            Carrier::Byway(transport, _) => {
                 let builder = Channel::builder(address).transport(transport).timeout(CALL_TIMEOUT);
                 let channel = builder.connect().await?;
                 Client::Byway {
@@ -71,7 +71,7 @@ impl Caller {
                 }
             }
             Carrier::Tonic(windows) => Client::Stock(Grpc::new(connect(address, windows).await?)),
-            Carrier::RawTcp | Carrier::RawRdma(_) => return Err("it carries no service".into()),
+            Carrier::RawTcp | Carrier::RawRdma(_) | Carrier::Simulated => return Err("it carries no service".into()),
         };
         let texts = (0..TEXTS).map(|number| format!("text {number}")).collect();
         Ok(Self { client, ask: workload.ask, bytes: workload.bytes, texts })

@@ -23,6 +23,7 @@ use tonic::Windows;
 use crate::Failure;
 use crate::closed_loop::{self, Samples};
 use crate::pages::Pages;
+use crate::peer;
 use crate::workload::{Ask, Budget, Family, Workload};
 
 /// The time that each call is given by the settings of its channel, on every path that knows deadlines.
@@ -44,6 +45,12 @@ pub(crate) enum Path {
     Grpc,
     /// byway's own framing over TCP.
     Tcp,
+    /// byway over RDMA, all settings default.
+    Rdma,
+    /// The same with both ends looking for messages all the time.
+    RdmaSpin,
+    /// byway over simulated devices, both ends in one process, a thread each: its software at native speed.
+    RdmaSim,
 }
 
 impl Path {
@@ -52,11 +59,11 @@ impl Path {
         match family {
             Family::Unary => &Self::ALL,
             // Whatever carries a service's calls.
-            Family::Embed | Family::EmbedMiniLm => &[Self::TonicTuned, Self::Grpc, Self::Tcp],
+            Family::Embed | Family::EmbedMiniLm => &[Self::TonicTuned, Self::Grpc, Self::Tcp, Self::Rdma],
         }
     }
 
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::RawTcp,
         Self::RawRdma,
         Self::RawRdmaSpin,
@@ -64,6 +71,9 @@ impl Path {
         Self::TonicTuned,
         Self::Grpc,
         Self::Tcp,
+        Self::Rdma,
+        Self::RdmaSpin,
+        Self::RdmaSim,
     ];
 
     const fn name(self) -> &'static str {
@@ -75,6 +85,9 @@ impl Path {
             Self::TonicTuned => "tonic-tuned",
             Self::Grpc => "grpc",
             Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+            Self::RdmaSpin => "rdma-spin",
+            Self::RdmaSim => "rdma-sim",
         }
     }
 
@@ -85,14 +98,17 @@ impl Path {
             Self::RawRdmaSpin => Carrier::RawRdma(Wait::Spin),
             Self::Tonic => Carrier::Tonic(Windows::Default),
             Self::TonicTuned => Carrier::Tonic(Windows::Large),
-            Self::Grpc => Carrier::Byway(Transport::Grpc),
-            Self::Tcp => Carrier::Byway(Transport::Tcp),
+            Self::Grpc => Carrier::Byway(Transport::Grpc, None),
+            Self::Tcp => Carrier::Byway(Transport::Tcp, None),
+            Self::Rdma => Carrier::Byway(Transport::Rdma, None),
+            Self::RdmaSpin => Carrier::Byway(Transport::Rdma, Some(Wait::Spin)),
+            Self::RdmaSim => Carrier::Simulated,
         }
     }
 
     /// Whether it is left out where there is no RDMA device; then what the device counts is reported too.
     pub(crate) const fn needs_device(self) -> bool {
-        matches!(self.carrier(), Carrier::RawRdma(_) | Carrier::Byway(Transport::Rdma))
+        matches!(self.carrier(), Carrier::RawRdma(_) | Carrier::Byway(Transport::Rdma, _))
     }
 
     /// Announces where it listens and serves echoes until the process ends.
@@ -101,7 +117,12 @@ impl Path {
             Carrier::RawTcp => raw::serve(at).await,
             Carrier::RawRdma(wait) => rdma::serve(at, wait).await,
             Carrier::Tonic(windows) => tonic::serve(at, windows).await,
-            Carrier::Byway(_) => byway::serve(at).await,
+            Carrier::Byway(_, wait) => byway::serve(at, wait).await,
+            // Its server is in the client's process.
+            Carrier::Simulated => {
+                peer::announce("nowhere")?;
+                std::future::pending().await
+            }
         }
     }
 
@@ -121,9 +142,10 @@ impl Path {
             Carrier::Tonic(windows) => {
                 Client::Tonic(tonic::Caller::connect(address, payload, windows).await?, in_flight)
             }
-            Carrier::Byway(transport) => {
-                Client::Byway(byway::Caller::connect(address, payload, transport).await?, in_flight)
+            Carrier::Byway(transport, wait) => {
+                Client::Byway(byway::Caller::connect(address, payload, transport, wait).await?, in_flight)
             }
+            Carrier::Simulated => Client::Byway(byway::Caller::simulated(payload).await?, in_flight),
         })
     }
 }
@@ -134,7 +156,8 @@ enum Carrier {
     RawTcp,
     RawRdma(Wait),
     Tonic(Windows),
-    Byway(Transport),
+    Byway(Transport, Option<Wait>),
+    Simulated,
 }
 
 impl fmt::Display for Path {
