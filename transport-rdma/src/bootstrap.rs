@@ -24,7 +24,7 @@ use crate::nic::Adapter;
 use crate::protocol::credit::Credits;
 use crate::protocol::offer::{Capabilities, Extension, Offer, encode_verdict, take_verdict};
 use crate::protocol::{Action, Endpoint, Handshake, Outcome, Received, Settings, Transmit};
-use crate::wire::{Arrival, Polled, Slip};
+use crate::wire::{Arrival, Came, Polled, Slip};
 
 /// What the two sides concluded.
 pub enum Agreed<A: Adapter> {
@@ -280,8 +280,8 @@ where
                 self.handshake.handle_failure(&reason);
                 return true;
             }
-            Ok(any) => {
-                let mut seen = any;
+            Ok(came) => {
+                let mut seen = came != Came::Nothing;
                 if self.polled.acknowledged > 0 && self.probed {
                     self.polled.acknowledged = 0;
                     self.handshake.handle_probe_sent();

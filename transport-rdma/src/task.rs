@@ -130,6 +130,7 @@ where
     /// Turns until nothing is left to do now. An error is why the connection is over.
     fn run(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         for _ in 0..TURNS_PER_POLL {
+            self.listen(cx)?;
             let wake = self.driver.turn(Instant::now(), cx.waker());
             self.dispatch();
             match wake? {
@@ -149,15 +150,22 @@ where
         Ok(())
     }
 
+    /// Whether the bell rang; if it did, the driver knows. Otherwise the task is woken when it does.
+    fn listen(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        if !self.driver.is_armed() {
+            return Ok(false);
+        }
+        match self.driver.nic().poll_rang(&mut self.bell, cx) {
+            Poll::Ready(Ok(())) => self.driver.rang().map(|()| true),
+            Poll::Ready(Err(error)) => Err(Failure::new(format!("its device cannot be watched: {error}"))),
+            Poll::Pending => Ok(false),
+        }
+    }
+
     /// Sleeps until the bell rings or the time has come; `false` when it has already.
     fn sleep(&mut self, at: Option<Instant>, cx: &mut Context<'_>) -> Result<bool, Failure> {
-        match self.driver.nic().poll_rang(&mut self.bell, cx) {
-            Poll::Ready(Ok(())) => {
-                self.driver.rang()?;
-                return Ok(false);
-            }
-            Poll::Ready(Err(error)) => return Err(Failure::new(format!("its device cannot be watched: {error}"))),
-            Poll::Pending => {}
+        if self.listen(cx)? {
+            return Ok(false);
         }
         self.wake.set(at);
         Ok(!self.wake.poll(cx))

@@ -87,6 +87,16 @@ pub(crate) enum Arrival {
     Write(u32),
 }
 
+/// Whether one poll found completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Came {
+    Nothing,
+    /// All that there were.
+    All,
+    /// So many that there may be more.
+    More,
+}
+
 /// What the completions of one poll brought, beside memory.
 #[derive(Debug, Default)]
 pub(crate) struct Polled {
@@ -257,18 +267,18 @@ impl<N: Nic> Wire<N> {
         }
     }
 
-    /// Takes what has completed; whether there was anything.
+    /// Takes what has completed.
     ///
     /// # Errors
     /// Why the queue pair is of no more use, for a person. What came before counts.
-    pub(crate) fn poll(&mut self, into: &mut Polled) -> Result<bool, String> {
-        let mut any = false;
+    pub(crate) fn poll(&mut self, into: &mut Polled) -> Result<Came, String> {
+        let mut came = Came::Nothing;
         let mut failure = None;
-        for _ in 0..POLLS {
+        for round in 0..POLLS {
             let mut completions = std::mem::take(&mut self.completions);
             let polled = self.nic.poll(&mut completions, POLL);
             for completion in completions.drain(..) {
-                any = true;
+                came = Came::All;
                 if let Err(reason) = self.complete(completion, into)
                     && failure.as_ref().is_none_or(|(_, flushed)| *flushed)
                 {
@@ -279,13 +289,14 @@ impl<N: Nic> Wire<N> {
             match polled {
                 Err(error) => return Err(format!("its completions cannot be read: {error}")),
                 Ok(count) if count < POLL => break,
+                Ok(_) if round + 1 == POLLS => came = Came::More,
                 Ok(_) => {}
             }
         }
         self.post_receives()?;
         match failure {
             Some((reason, _)) => Err(reason),
-            None => Ok(any),
+            None => Ok(came),
         }
     }
 
@@ -439,12 +450,20 @@ impl<N: Nic> Wire<N> {
         self.nic.arm(!all).map_err(|error| format!("its completions cannot be waited for: {error}"))
     }
 
-    /// Takes the wake-ups, and what the device tells.
+    /// Takes the wake-ups.
     ///
     /// # Errors
     /// Why the queue pair is of no more use, for a person.
     pub(crate) fn take_wakes(&mut self) -> Result<(), String> {
-        let taken = self.nic.take_wakes().and_then(|_| self.nic.take_events(&mut self.events));
+        self.nic.take_wakes().map(drop).map_err(|error| format!("its wake-ups cannot be read: {error}"))
+    }
+
+    /// Takes what the device tells beside completions.
+    ///
+    /// # Errors
+    /// Why the queue pair is of no more use, for a person.
+    pub(crate) fn take_events(&mut self) -> Result<(), String> {
+        let taken = self.nic.take_events(&mut self.events);
         taken.map_err(|error| format!("the device cannot be asked: {error}"))?;
         for event in self.events.drain(..) {
             match event {

@@ -83,9 +83,8 @@ impl Landings {
         }
     }
 
-    /// Answers the announcements for which memory was bound, or was not there; whether there were any.
-    pub(super) fn answer(&mut self, turn: &mut Turn<'_, RdmaLink>) -> bool {
-        let any = !self.answers.is_empty() || !self.stocked.is_empty();
+    /// Answers the announcements for which memory was bound, or was not there.
+    pub(super) fn answer(&mut self, turn: &mut Turn<'_, RdmaLink>) {
         turn.link().stock.append(&mut self.stocked);
         for (announced, answer) in self.answers.drain(..) {
             let Announced { transfer, call, number, len } = announced;
@@ -123,7 +122,6 @@ impl Landings {
                 }
             }
         }
-        any
     }
 
     /// A body is in its memory.
@@ -142,13 +140,11 @@ impl Landings {
         }
     }
 
-    /// Hands over the messages whose memory is this side's again; whether there were any.
-    pub(super) fn hand_over(&mut self, turn: &mut Turn<'_, RdmaLink>) -> bool {
-        let any = !self.ready.is_empty();
+    /// Hands over the messages whose memory is this side's again.
+    pub(super) fn hand_over(&mut self, turn: &mut Turn<'_, RdmaLink>) {
         for (landed, message) in self.ready.drain(..) {
             turn.landed(landed.call, landed.number, message);
         }
-        any
     }
 
     pub(super) fn note_wanted(&mut self, mut sizes: Vec<u32>) {
@@ -210,18 +206,16 @@ impl Landings {
         }
     }
 
-    /// Ends the peer's access where it is done; whether there was anything.
-    pub(super) fn close<N: Nic>(&mut self, wire: &mut Wire<N>) -> Result<bool, String> {
-        let mut any = false;
+    /// Ends the peer's access where it is done.
+    pub(super) fn close<N: Nic>(&mut self, wire: &mut Wire<N>) -> Result<(), String> {
         while let Some((window, landed)) = self.to_close.pop() {
             if !wire.close(window)? {
                 self.to_close.push((window, landed));
                 break;
             }
-            any = true;
             self.closing.insert(window, landed);
         }
-        Ok(any)
+        Ok(())
     }
 
     /// Takes the memory of windows that are closed.
