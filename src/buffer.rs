@@ -6,8 +6,8 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use byway_rdma::pool::Lease;
 use bytes::Bytes;
+use byway_rdma::pool::Lease;
 
 /// Memory to write a payload into; see [`Channel::buffer`](crate::Channel::buffer).
 pub struct PayloadBuffer(Memory);

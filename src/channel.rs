@@ -25,7 +25,7 @@ use crate::buffer::PayloadBuffer;
 use crate::dial::{Connection, Dial};
 use crate::error::ConnectError;
 use crate::path::{Path, TRANSPORT_VARIABLE, Transport};
-use crate::rdma::Rdma;
+use crate::rdma::{Rdma, RdmaCounters};
 
 /// A connection that was lost sooner than this was none: so end those to a server that is being drained, or that breaks
 /// the protocol.
@@ -195,6 +195,11 @@ impl Channel {
             Some(Ok(lease)) => PayloadBuffer::registered(lease),
             _ => PayloadBuffer::plain(len),
         }
+    }
+
+    /// What the device that calls go by has done so far; `None` when they go by none.
+    pub fn rdma_counters(&self) -> Option<RdmaCounters> {
+        Some(self.inner.connection()?.device()?.counters())
     }
 
     /// Which path calls take at this moment, and why not a better one.

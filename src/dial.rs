@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use byway_rdma::RdmaLink;
 use byway_runtime::connection::Caller;
 use byway_runtime::stream::Outbox;
 use byway_runtime::{Call, ConnectionInfo, Endpoint, Invoke, NewCall, ReadyFuture, StartError, Status};
 #[cfg(feature = "grpc")]
 use byway_tcp::grpc;
-use byway_rdma::RdmaLink;
 use byway_tcp::{Options, native};
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;

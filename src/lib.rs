@@ -31,7 +31,7 @@ pub use channel::{Channel, ChannelBuilder};
 pub use error::{ConnectError, ServeError};
 pub use listener::Listening;
 pub use path::{Connections, Path, Transport, connections};
-pub use rdma::{Rdma, RdmaOptions};
+pub use rdma::{Rdma, RdmaCounters, RdmaOptions};
 pub use server::{BoundServer, Server, ServerBuilder};
 
 #[doc(no_inline)]

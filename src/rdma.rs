@@ -16,8 +16,8 @@ use byway_rdma::nic::Adapter;
 use byway_rdma::pool::Pool;
 use byway_rdma::protocol::offer::Extension;
 use byway_rdma::task::{Ended, Task};
-use byway_rdma::verbs::VerbsAdapter;
-use byway_rdma::{Host, RdmaLink, Rings};
+use byway_rdma::verbs::{PortCounters, PortCounts, VerbsAdapter};
+use byway_rdma::{Counted, Host, RdmaLink, Rings};
 use byway_runtime::connection::Caller;
 use byway_runtime::dispatch::{Drain, Router};
 use byway_runtime::session::Role;
@@ -27,6 +27,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 pub use byway_rdma::RdmaOptions;
+
+/// What the device of a channel has done so far, for all connections of this process that use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct RdmaCounters {
+    /// What the connections did.
+    pub connections: Counted,
+    /// What the device itself counts, for all processes; nothing where it is simulated.
+    pub device: PortCounts,
+}
 
 /// For how long a device that could not be used is not looked for again: opening devices takes milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -181,6 +191,16 @@ impl AnyHost {
     /// Registered memory for callers.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         with_host!(self, host => host.pool())
+    }
+
+    pub(crate) fn counters(&self) -> RdmaCounters {
+        let connections = with_host!(self, host => host.counters());
+        let device = match self {
+            Self::Device(host) => PortCounters::of(host.adapter().located()).read(),
+            #[cfg(feature = "testing")]
+            Self::Simulated(_) => PortCounts::default(),
+        };
+        RdmaCounters { connections, device }
     }
 
     /// How long an agreement is given up for when it failed.

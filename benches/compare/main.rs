@@ -5,7 +5,6 @@
 //! each measurement has a fresh server. Invariant: no server outlives the bench.
 
 mod closed_loop;
-mod counters;
 mod cpu;
 mod options;
 mod pages;
@@ -19,8 +18,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use byway_rdma::verbs;
+use byway_rdma::verbs::{PortCounters, PortCounts};
 use closed_loop::Samples;
-use counters::{Counters, Counts};
 use options::{Options, Request};
 use paths::Path;
 use peer::{Peer, Service};
@@ -82,13 +81,13 @@ fn measure_all(options: &Options) -> Result<(), Failure> {
 
 /// What can be measured here, and the device that some of it needs. What cannot be is said, and is an error if it was
 /// asked for by name.
-fn usable_paths(options: &Options) -> Result<(Vec<Path>, Option<Counters>), Failure> {
+fn usable_paths(options: &Options) -> Result<(Vec<Path>, Option<PortCounters>), Failure> {
     let (on_device, others): (Vec<Path>, Vec<Path>) = options.paths().partition(|path| path.needs_device());
     if on_device.is_empty() {
         return Ok((others, None));
     }
     match verbs::probe(&verbs::DeviceChoice::default()) {
-        Ok(device) => Ok((options.paths().collect(), Some(Counters::of(&device)))),
+        Ok(device) => Ok((options.paths().collect(), Some(PortCounters::of(&device)))),
         Err(reason) if options.paths_are_named() => Err(reason.into()),
         Err(reason) => {
             let names: Vec<String> = on_device.iter().map(Path::to_string).collect();
@@ -103,10 +102,10 @@ fn measure(
     path: Path,
     workload: &Workload,
     options: &Options,
-    counters: Option<&Counters>,
+    counters: Option<&PortCounters>,
 ) -> Result<Measurement, Failure> {
     let budget = options.effort.budget(workload);
-    let count = || counters.map(Counters::read);
+    let count = || counters.map(PortCounters::read);
     let start = count();
     let peer = Peer::spawn(&Service::of(path, workload), options)?;
     let runtime = current_thread()?;
@@ -156,9 +155,9 @@ fn summary(samples: &Samples, cpu: Duration) -> Measurement {
 fn with_counts(
     measured: Measurement,
     samples: &Samples,
-    start: Counts,
-    before: Counts,
-    after: Counts,
+    start: PortCounts,
+    before: PortCounts,
+    after: PortCounts,
 ) -> Measurement {
     let calls = samples.latencies.len() as f64;
     let all = after.since(start);

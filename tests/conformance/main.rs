@@ -51,8 +51,7 @@ fn main() -> ExitCode {
     let passed: &'static HashMap<_, _> =
         Box::leak(Box::new(PATHS.iter().map(|path| (path.name, AtomicUsize::new(0))).collect()));
     let mut trials = Vec::new();
-    let missing: HashMap<_, _> =
-        PATHS.iter().filter_map(|path| Some((path.name, path.missing()?))).collect();
+    let missing: HashMap<_, _> = PATHS.iter().filter_map(|path| Some((path.name, path.missing()?))).collect();
     for path in PATHS.iter().filter(|path| !missing.contains_key(path.name)) {
         for (name, _) in path.unsupported {
             assert!(cases().iter().any(|case| case.name == *name), "{name} is no case");

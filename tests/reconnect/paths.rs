@@ -106,7 +106,10 @@ fn a_target_and_a_transport_that_contradict_each_other_are_an_error() {
 #[test]
 fn the_environment_chooses_the_transport() {
     for (value, expected) in [
-        ("rdma", "error: the transport \"rdma\" was asked for, but this side does not use RDMA: it is switched off"),
+        (
+            "rdma",
+            "error: the transport \"rdma\" was asked for, but this side does not use RDMA: it is switched off",
+        ),
         ("grpc", "path: grpc\n"),
         ("Pigeon", "error: BYWAY_TRANSPORT is \"Pigeon\", which is none of auto, rdma, tcp and grpc"),
         ("tcp", "path: tcp\n"),

@@ -10,9 +10,9 @@ use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::BytesMut;
 use byway_runtime::Limits;
 use byway_runtime::session::{Hello, Role};
-use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -53,7 +53,8 @@ pub fn offer<A: Adapter>(host: Result<&Arc<Host<A>>, String>, limits: &Limits) -
 }
 
 fn own_offer<A: Adapter>(prepared: &Prepared<A>) -> Result<Offer, String> {
-    let endpoint = prepared.wire.endpoint().map_err(|error| format!("its queue pair has no address: {error}"))?;
+    let endpoint =
+        prepared.wire.endpoint().map_err(|error| format!("its queue pair has no address: {error}"))?;
     Ok(Offer { endpoint, capabilities: prepared.capabilities, nonce: nonce() })
 }
 
@@ -140,7 +141,19 @@ where
         theirs: &'a Hello,
     ) -> Self {
         let (endpoint, polled, bell) = (None, Polled::default(), None);
-        Self { role, handshake, host, prepared, endpoint, polled, bell, local, theirs, probed: false, proven: false }
+        Self {
+            role,
+            handshake,
+            host,
+            prepared,
+            endpoint,
+            polled,
+            bell,
+            local,
+            theirs,
+            probed: false,
+            proven: false,
+        }
     }
 
     async fn run<S>(mut self, io: &mut S, buffer: &mut BytesMut) -> Agreed<A>
@@ -185,10 +198,13 @@ where
                 Happened::TimeUp if patience < began + limit => {
                     patience = began + limit;
                     let took = limit / 2;
-                    self.handshake.handle_failure(&format!("no probe came over the queue pair within {took:?}"));
+                    self.handshake
+                        .handle_failure(&format!("no probe came over the queue pair within {took:?}"));
                 }
                 Happened::TimeUp => {
-                    self.handshake.handle_silence(&format!("the peer did not say within {limit:?} whether it uses RDMA"));
+                    self.handshake.handle_silence(&format!(
+                        "the peer did not say within {limit:?} whether it uses RDMA"
+                    ));
                 }
             }
         }
@@ -234,8 +250,10 @@ where
     fn connect(&mut self, peer: &Offer) -> Result<(), String> {
         let Some(prepared) = &mut self.prepared else { return Err("this side has no queue pair".into()) };
         let wire = &mut prepared.wire;
-        wire.connect(&peer.endpoint).map_err(|error| format!("the queue pair cannot be connected: {error}"))?;
-        self.bell = Some(wire.nic().bell().map_err(|error| format!("the device cannot be watched: {error}"))?);
+        wire.connect(&peer.endpoint)
+            .map_err(|error| format!("the queue pair cannot be connected: {error}"))?;
+        self.bell =
+            Some(wire.nic().bell().map_err(|error| format!("the device cannot be watched: {error}"))?);
         let host = &prepared.share.host;
         let settings = Settings {
             role: self.role,
@@ -250,7 +268,9 @@ where
     }
 
     fn probe(&mut self, nonce: u64) -> Result<(), String> {
-        let (Some(prepared), Some(endpoint)) = (&mut self.prepared, &mut self.endpoint) else { return Ok(()) };
+        let (Some(prepared), Some(endpoint)) = (&mut self.prepared, &mut self.endpoint) else {
+            return Ok(());
+        };
         endpoint.push_probe(nonce);
         let pool = &prepared.share.host.pool;
         let capacity = endpoint.message_capacity();
@@ -304,7 +324,9 @@ where
         endpoint.handle_returned(Credits(1));
         match nonce {
             Ok(nonce) => self.handshake.handle_probe(nonce),
-            Err(reason) => self.handshake.handle_failure(&format!("the first message over the queue pair is no probe: {reason}")),
+            Err(reason) => self
+                .handshake
+                .handle_failure(&format!("the first message over the queue pair is no probe: {reason}")),
         }
         true
     }
@@ -340,7 +362,9 @@ where
                 wire.report_last = false;
                 Agreed::Rdma(Box::new(Joined { wire, share, endpoint, polled: self.polled }))
             }
-            (Outcome::Rdma(_), ..) => Agreed::Broken("the queue pair failed as soon as both sides had agreed".into()),
+            (Outcome::Rdma(_), ..) => {
+                Agreed::Broken("the queue pair failed as soon as both sides had agreed".into())
+            }
             (Outcome::Tcp(reason), ..) => Agreed::Tcp(reason),
             (Outcome::Broken(reason), ..) => Agreed::Broken(reason),
         }

@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use byway_runtime::link::Link;
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Frame, Header, Kind};
-use bytes::BytesMut;
 
 use crate::nic::{RemoteSlice, WindowId};
 use crate::pool::Pool;
@@ -169,7 +169,11 @@ impl Link for RdmaLink {
             self.targets.insert(landing, Target::Window(self.stock.swap_remove(index).window));
         }
         if let (Some(transfer), Some(body)) = (pushed.transfer, body) {
-            debug_assert_eq!(body.len(), frame.header.body_len as usize, "a message has the length it announced");
+            debug_assert_eq!(
+                body.len(),
+                frame.header.body_len as usize,
+                "a message has the length it announced"
+            );
             self.bodies.insert(transfer, body);
         }
     }

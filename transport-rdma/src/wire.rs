@@ -12,6 +12,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 
+use crate::counters::{Counters, add};
 use crate::memory::Buffer;
 use crate::nic::{
     Completion, Endpoint, Event, Kind, Nic, NicError, Operation, Payload, Piece, QueuePairId, QueuePairSpec,
@@ -114,6 +115,7 @@ pub(crate) struct Wire<N: Nic> {
     nic: N,
     queue_pair: QueuePairId,
     pool: Arc<Pool>,
+    counters: Arc<Counters>,
     inline_max: usize,
     depth: u32,
     /// Requests that were posted and have not come back.
@@ -140,13 +142,19 @@ pub(crate) struct Wire<N: Nic> {
 }
 
 impl<N: Nic> Wire<N> {
-    pub(crate) fn new(mut nic: N, spec: &QueuePairSpec, pool: Arc<Pool>) -> Result<Self, NicError> {
+    pub(crate) fn new(
+        mut nic: N,
+        spec: &QueuePairSpec,
+        pool: Arc<Pool>,
+        counters: Arc<Counters>,
+    ) -> Result<Self, NicError> {
         let queue_pair = nic.create_queue_pair(spec)?;
         let inline_max = nic.inline_max(queue_pair)? as usize;
         Ok(Self {
             nic,
             queue_pair,
             pool,
+            counters,
             inline_max,
             depth: spec.send_depth,
             outstanding: 0,
@@ -224,7 +232,10 @@ impl<N: Nic> Wire<N> {
 
     /// Lets the peer write into `buffer`; `Ok(None)` when the send queue is full, and the buffer is dropped into the
     /// pool by the caller.
-    pub(crate) fn bind(&mut self, buffer: Buffer) -> Result<(WindowId, RemoteSlice), (Option<String>, Buffer)> {
+    pub(crate) fn bind(
+        &mut self,
+        buffer: Buffer,
+    ) -> Result<(WindowId, RemoteSlice), (Option<String>, Buffer)> {
         if !self.has_place() {
             return Err((None, buffer));
         }
@@ -273,6 +284,7 @@ impl<N: Nic> Wire<N> {
     /// Why the queue pair is of no more use, for a person. What came before counts.
     pub(crate) fn poll(&mut self, into: &mut Polled) -> Result<Came, String> {
         let mut came = Came::Nothing;
+        let known = into.arrivals.len();
         let mut failure = None;
         for round in 0..POLLS {
             let mut completions = std::mem::take(&mut self.completions);
@@ -293,6 +305,7 @@ impl<N: Nic> Wire<N> {
                 Ok(_) => {}
             }
         }
+        add(&self.counters.messages_received, (into.arrivals.len() - known) as u64);
         self.post_receives()?;
         match failure {
             Some((reason, _)) => Err(reason),
@@ -318,7 +331,9 @@ impl<N: Nic> Wire<N> {
                 if let Ok(success) = outcome {
                     into.arrivals.extend(match (kind, success.immediate) {
                         (Kind::ReceiveWrite, Some(immediate)) => Some(Arrival::Write(immediate)),
-                        (Kind::Receive, None) => Some(Arrival::Message(Bytes::copy_from_slice(buffer.filled()))),
+                        (Kind::Receive, None) => {
+                            Some(Arrival::Message(Bytes::copy_from_slice(buffer.filled())))
+                        }
                         // Neither is part of the protocol: an empty message is found wanting.
                         _ => Some(Arrival::Message(Bytes::new())),
                     });
@@ -345,7 +360,10 @@ impl<N: Nic> Wire<N> {
         }
         match outcome {
             Ok(_) => Ok(()),
-            Err(failure) => Err((format!("the queue pair failed: {failure}"), failure.status == Status::Flushed)),
+            Err(failure) => {
+                add(&self.counters.rnr, u64::from(failure.status == Status::RnrRetryExceeded));
+                Err((format!("the queue pair failed: {failure}"), failure.status == Status::Flushed))
+            }
         }
     }
 
@@ -388,12 +406,14 @@ impl<N: Nic> Wire<N> {
             return Ok(false);
         }
         let count = ready.len();
+        self.count(&ready);
         let mut batch = Vec::with_capacity(count);
         for (index, posting) in ready.iter_mut().enumerate() {
             self.unreported += 1;
             self.holds_memory |= posting.payload.is_some();
             let last = index + 1 == count;
-            let signaled = self.unreported >= SIGNAL_EVERY || (last && (self.holds_memory || self.report_last));
+            let signaled =
+                self.unreported >= SIGNAL_EVERY || (last && (self.holds_memory || self.report_last));
             if signaled {
                 (self.unreported, self.holds_memory) = (0, false);
             }
@@ -403,7 +423,13 @@ impl<N: Nic> Wire<N> {
                 (None, None) => Payload::Empty,
             };
             let solicited = !matches!(posting.operation, Operation::Write { immediate: None, .. });
-            batch.push(Request { work: WorkId(0), operation: posting.operation, payload, signaled, solicited });
+            batch.push(Request {
+                work: WorkId(0),
+                operation: posting.operation,
+                payload,
+                signaled,
+                solicited,
+            });
         }
         let posted = self.nic.post(self.queue_pair, &mut batch);
         self.outstanding += (count - batch.len()) as u32;
@@ -412,6 +438,26 @@ impl<N: Nic> Wire<N> {
         self.spent.extend(ready.into_iter().filter_map(|posting| Some(posting.slip?.0)));
         posted.map_err(|error| format!("the send queue refused a request: {error}"))?;
         Ok(true)
+    }
+
+    fn count(&self, ready: &[Posting]) {
+        let (mut messages, mut writes, mut last) = (0, 0, 0);
+        for posting in ready {
+            match posting.operation {
+                Operation::Send { .. } => messages += 1,
+                Operation::Write { immediate: None, .. } => writes += 1,
+                Operation::Write { .. } => last += 1,
+            }
+            if let (Operation::Write { .. }, Some(piece)) = (posting.operation, &posting.payload) {
+                match piece {
+                    Piece::Owned(buffer) => add(&self.counters.bytes_copied, buffer.filled().len() as u64),
+                    Piece::Shared(view) => add(&self.counters.bytes_by_reference, view.bytes().len() as u64),
+                }
+            }
+        }
+        add(&self.counters.messages_sent, messages);
+        add(&self.counters.writes, writes);
+        add(&self.counters.writes_with_imm, last);
     }
 
     fn made_ready(&self, out: Out, waker: &Waker) -> Result<Posting, Out> {

@@ -55,9 +55,8 @@ impl Caller {
         let options =
             FabricOptions { delays: Delays::NONE, progress: Progress::AtOnce, ..FabricOptions::default() };
         let fabric = Fabric::new(options);
-        let [here, there] = [(); 2].map(|()| {
-            Rdma::simulated(fabric.adapter(&SimNicOptions::default()), RdmaOptions::default())
-        });
+        let [here, there] = [(); 2]
+            .map(|()| Rdma::simulated(fabric.adapter(&SimNicOptions::default()), RdmaOptions::default()));
         let (announce, announced) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let serving = async {

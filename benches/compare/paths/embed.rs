@@ -71,7 +71,9 @@ impl Caller {
                 }
             }
             Carrier::Tonic(windows) => Client::Stock(Grpc::new(connect(address, windows).await?)),
-            Carrier::RawTcp | Carrier::RawRdma(_) | Carrier::Simulated => return Err("it carries no service".into()),
+            Carrier::RawTcp | Carrier::RawRdma(_) | Carrier::Simulated => {
+                return Err("it carries no service".into());
+            }
         };
         let texts = (0..TEXTS).map(|number| format!("text {number}")).collect();
         Ok(Self { client, ask: workload.ask, bytes: workload.bytes, texts })

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use byway_runtime::output::Segments;
 use bytes::Buf;
+use byway_runtime::output::Segments;
 
 use crate::link::RdmaLink;
 use crate::nic::{Nic, RemoteSlice};
@@ -50,7 +50,8 @@ pub(super) struct Bodies {
 impl Bodies {
     /// Cuts bodies into chunks, about `room` of them; whether it stopped because that was enough for one turn.
     pub(super) fn copy(&mut self, pool: &Arc<Pool>, room: usize, waker: &Waker) -> bool {
-        let (mut copied, mut count) = (0, self.sending.iter().map(|sending| sending.chunks.len()).sum::<usize>());
+        let (mut copied, mut count) =
+            (0, self.sending.iter().map(|sending| sending.chunks.len()).sum::<usize>());
         let room = room.min(CUT_MAX);
         for sending in &mut self.sending {
             while sending.segments.has_remaining() && copied < COPIED_PER_TURN && count < room {
@@ -77,7 +78,8 @@ impl Bodies {
             again = true;
         }
         for sending in &mut self.sending {
-            while sending.chunks.len() > 1 && wire.room() > 0 && link.endpoint.may_write(sending.job.transfer) {
+            while sending.chunks.len() > 1 && wire.room() > 0 && link.endpoint.may_write(sending.job.transfer)
+            {
                 let Some((offset, chunk)) = sending.chunks.pop_front() else { break };
                 if let Some(to) = place(&sending.job, offset) {
                     wire.write(chunk, to, None);

@@ -12,9 +12,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
 use byway_runtime::connection::Turn;
 use byway_runtime::session::CallId;
-use bytes::{Bytes, BytesMut};
 
 use super::no_memory;
 use crate::link::{RdmaLink, Stocked, Target};
@@ -96,7 +96,8 @@ impl Landings {
                 }
                 Answer::Window(window, slice) => {
                     let link = turn.link();
-                    let granted = wanted.then(|| link.endpoint.grant(transfer, Place::Slice(slice))).flatten();
+                    let granted =
+                        wanted.then(|| link.endpoint.grant(transfer, Place::Slice(slice))).flatten();
                     match granted {
                         Some(landing) => {
                             link.targets.insert(landing, Target::Window(window));
@@ -230,5 +231,4 @@ impl Landings {
             }
         }
     }
-
 }

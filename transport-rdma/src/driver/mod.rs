@@ -381,7 +381,13 @@ impl<A: Adapter> Joined<A> {
     ) -> JoinedConnection<A> {
         let Self { wire, share, endpoint, polled } = self;
         let link = RdmaLink::new(endpoint, Arc::clone(&share.host.pool), share.host.options.large_from);
-        JoinedConnection { role, wire, share, polled, connection: Connection::new(role, local, remote, link, info) }
+        JoinedConnection {
+            role,
+            wire,
+            share,
+            polled,
+            connection: Connection::new(role, local, remote, link, info),
+        }
     }
 }
 

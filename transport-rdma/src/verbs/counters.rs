@@ -1,14 +1,14 @@
 //! What the RDMA device counts: packets, and what should not happen.
 //!
-//! Owns the names that drivers give these counters in `/sys/class/infiniband/DEVICE/ports/PORT`. Both ends of a
-//! measurement are on one machine and use one device, so a packet that the device has sent is a packet of the
-//! measurement, data or acknowledgement, counted once. What other programs do with the device is counted too. Drivers refresh
-//! counters every 10 ms or so: a reading right after another may be the same.
+//! Owns the names that drivers give these counters in `/sys/class/infiniband/DEVICE/ports/PORT`. Where both ends of a
+//! connection are on one machine and use one device, a packet that the device has sent is one of that connection, data or
+//! acknowledgement, counted once. What other programs do with the device is counted too. Drivers refresh counters every
+//! 10 ms or so: a reading right after another may be the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use byway_rdma::verbs::Located;
+use super::probe::Located;
 
 /// Packets sent. rxe; bnxt_re and erdma; mlx4, mlx5 and hfi1.
 const PACKETS: [&str; 3] = ["hw_counters/sent_pkts", "hw_counters/tx_pkts", "counters/port_xmit_packets"];
@@ -30,33 +30,41 @@ const RETRANSMITS: [&str; 6] = [
     "hw_counters/seq_err_naks_rcvd",
 ];
 
-/// A port of a device.
-pub(crate) struct Counters {
+/// Where a port's counters are.
+#[derive(Debug)]
+pub struct PortCounters {
     folder: PathBuf,
 }
 
 /// One reading. `None` where the driver has no such counter.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Counts {
-    pub(crate) packets: Option<u64>,
-    rnr_received: Option<u64>,
-    rnr_sent: Option<u64>,
-    pub(crate) retransmits: Option<u64>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PortCounts {
+    /// Packets that the port has sent, acknowledgements included.
+    pub packets: Option<u64>,
+    /// Refusals for want of a receive that came from peers.
+    pub rnr_received: Option<u64>,
+    /// Such refusals that went to peers.
+    pub rnr_sent: Option<u64>,
+    /// Packets that were sent again.
+    pub retransmits: Option<u64>,
 }
 
-impl Counters {
-    pub(crate) fn of(device: &Located) -> Self {
+impl PortCounters {
+    /// Those of the port in use.
+    pub fn of(device: &Located) -> Self {
         let port = format!("/sys/class/infiniband/{}/ports/{}", device.context.name(), device.port.number);
         Self { folder: port.into() }
     }
 
-    pub(crate) fn read(&self) -> Counts {
+    /// What they say now.
+    pub fn read(&self) -> PortCounts {
         let first = |names: &[&str]| names.iter().find_map(|name| number(&self.folder.join(name)));
         let sum = |names: &[&str]| {
             let counts = names.iter().filter_map(|name| number(&self.folder.join(name)));
             counts.reduce(|sum, count| sum + count)
         };
-        Counts {
+        PortCounts {
             packets: first(&PACKETS),
             rnr_received: first(&RNR_RECEIVED),
             rnr_sent: first(&RNR_SENT),
@@ -65,9 +73,10 @@ impl Counters {
     }
 }
 
-impl Counts {
+impl PortCounts {
     /// What was counted since `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
         let difference = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Self {
             packets: difference(self.packets, before.packets),
@@ -78,7 +87,7 @@ impl Counts {
     }
 
     /// How often a receiver was not ready. Both ends may count it, so it is the larger of the two.
-    pub(crate) fn rnr(self) -> Option<u64> {
+    pub fn rnr(self) -> Option<u64> {
         self.rnr_received.max(self.rnr_sent)
     }
 }
