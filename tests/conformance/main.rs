@@ -16,6 +16,7 @@ mod metadata;
 mod panics;
 mod path;
 mod policy;
+mod sizes;
 mod status;
 mod stock;
 mod trailing;
@@ -41,6 +42,7 @@ fn cases() -> Vec<Case> {
         panics::cases(),
         drain::cases(),
         policy::cases(),
+        sizes::cases(),
     ];
     files.into_iter().flatten().collect()
 }
