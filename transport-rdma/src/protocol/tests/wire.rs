@@ -71,7 +71,7 @@ fn everything_survives_the_wire_in_one_message() {
     let len = (message.len() - HEADER_LEN) as u32;
     assert_eq!(read, MessageHeader { total: Total(7), wants_credits: true, len });
     let mut expected = vec![
-        Item::Frame { header: header(4, 5), head: b"head", body: b"body!", path: None },
+        Item::Frame { header: header(4, 5), head: b"head", body: b"body!" },
         Item::Announced { transfer: TRANSFER, header: header(4, 5), head: b"head" },
         Item::Placed { landing: LANDING, header: header(4, 5), head: b"head" },
     ];
