@@ -171,6 +171,13 @@ impl<N: Nic> Wire<N> {
         self.nic.connect(self.queue_pair, peer)
     }
 
+    /// How far it is, for whoever looks for the reason why it hangs.
+    #[cfg(test)]
+    pub(crate) fn describe(&self) -> String {
+        let Self { depth, outstanding, unreported, waiting, wants_staging, closing, .. } = self;
+        format!("depth {depth}, outstanding {outstanding}, unreported {unreported}, closing {closing}, wants staging {wants_staging}, waiting {waiting:?}")
+    }
+
     /// Requests that may still be queued.
     pub(crate) fn room(&self) -> usize {
         let taken = self.outstanding as usize + self.waiting.len();

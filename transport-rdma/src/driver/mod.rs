@@ -11,6 +11,8 @@
 mod arrivals;
 mod bodies;
 mod landings;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::task::Waker;
