@@ -72,6 +72,8 @@ pub struct Driver<A: Adapter> {
     /// Calls that arrived, for whoever runs handlers.
     pub(crate) calls: Vec<Incoming>,
     woken: Vec<Waker>,
+    /// Memory that is not needed while the driver sleeps, on its way out of the lock.
+    idle: Vec<Slip>,
     /// Whether the peer has more to say than it has credits for.
     wants_credits: bool,
     lent: Credits,
@@ -119,6 +121,7 @@ impl<A: Adapter> Driver<A> {
             bodies: Bodies::default(),
             calls: Vec::new(),
             woken: Vec::new(),
+            idle: Vec::new(),
             wants_credits: false,
             lent: Credits(0),
             given_back: None,
@@ -237,6 +240,7 @@ impl<A: Adapter> Driver<A> {
         let Self { connection, wire, polled, arrivals, landings, bodies, calls, heard, .. } = self;
         let (role, lent, asked) = (self.role, &mut self.lent, &mut self.asked);
         let (wants_credits, given_back) = (&mut self.wants_credits, &mut self.given_back);
+        let (idle, is_armed) = (&mut self.idle, self.armed.is_some());
         let before = polled.arrivals.len() as u64;
         let result = connection.turn(&mut self.woken, |turn| {
             let mut seen = Seen::default();
@@ -294,9 +298,13 @@ impl<A: Adapter> Driver<A> {
             }
             landings.note_wanted(turn.link().take_wanted());
             seen.deadline = turn.next_deadline().map(|deadline| deadline.at());
+            if is_armed && !seen.worked {
+                turn.link().shrink(idle);
+            }
             turn.wait(waker);
             Ok::<_, Failure>(seen)
         });
+        self.idle.clear();
         *heard += before;
         result
     }
@@ -370,11 +378,12 @@ impl<A: Adapter> Drop for Driver<A> {
     /// A driver that is dropped before its end, with its runtime say, still ends its calls.
     fn drop(&mut self) {
         let failure = Failure::new("its task was dropped");
-        self.connection.turn(&mut self.woken, |turn| {
+        let left = self.connection.turn(&mut self.woken, |turn| {
             let delivered = turn.link().endpoint.delivered();
             turn.fail(&failure, delivered);
-            turn.link().shrink();
+            turn.link().close()
         });
+        drop(left);
     }
 }
 
