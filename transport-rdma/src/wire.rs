@@ -339,6 +339,8 @@ impl<N: Nic> Wire<N> {
                 self.give_back(payload);
             }
         }
+        // Requests come back in order.
+        self.unreported = self.unreported.min(self.outstanding);
         match outcome {
             Ok(_) => Ok(()),
             Err(failure) => Err((format!("the queue pair failed: {failure}"), failure.status == Status::Flushed)),

@@ -5,8 +5,9 @@
 //! from the call, the direction and the message's place, so a part that is lost, doubled, out of order or damaged is
 //! found where it is read.
 
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Wake as _, Context, Poll, Waker};
 use std::time::Duration;
 
 use byway_runtime::connection::Caller;
@@ -92,6 +93,8 @@ pub(super) struct Client {
     pub(super) flag: Arc<Flag>,
     pub(super) at: Option<Duration>,
     call: Option<Call>,
+    /// Set while there is no room for the call.
+    ready: Option<Pin<Box<dyn Future<Output = Result<(), Status>>>>>,
     began: Duration,
     sent: usize,
     done_sending: bool,
@@ -126,7 +129,6 @@ pub(super) struct Scene<'a> {
     pub(super) now: Duration,
     pub(super) base: tokio::time::Instant,
     pub(super) pool: &'a Arc<Pool>,
-    pub(super) random: &'a mut Rng,
 }
 
 impl Scene<'_> {
@@ -155,6 +157,7 @@ impl Client {
             flag,
             at: Some(at),
             call: None,
+            ready: None,
             began: Duration::ZERO,
             sent: 0,
             done_sending: false,
@@ -167,12 +170,12 @@ impl Client {
     }
 
     /// Goes on; whether the call is over for its caller.
-    pub(super) fn poll(&mut self, caller: &Caller<RdmaLink>, scene: &mut Scene<'_>) -> bool {
+    pub(super) fn poll(&mut self, caller: &Arc<Caller<RdmaLink>>, scene: &mut Scene<'_>) -> bool {
         self.flag.lower();
         self.at = None;
         let waker = Waker::from(Arc::clone(&self.flag));
         let mut cx = Context::from_waker(&waker);
-        if self.call.is_none() && !self.start(caller, scene) {
+        if self.call.is_none() && !self.start(caller, scene, &mut cx) {
             return self.ended.is_some();
         }
         if let Way::GivesUp { after, drops } = scene.script.client {
@@ -196,8 +199,13 @@ impl Client {
         self.ended.is_some()
     }
 
-    fn start(&mut self, caller: &Caller<RdmaLink>, scene: &mut Scene<'_>) -> bool {
+    fn start(&mut self, caller: &Arc<Caller<RdmaLink>>, scene: &mut Scene<'_>, cx: &mut Context<'_>) -> bool {
         let script = scene.script;
+        if let Some(ready) = &mut self.ready {
+            // What it says the next attempt says too.
+            let Poll::Ready(_) = ready.as_mut().poll(cx) else { return false };
+            self.ready = None;
+        }
         let mut metadata = Metadata::default().into_map();
         metadata.insert("n", self.number.to_string().parse().expect("a number is text"));
         let path = METHODS[script.method % METHODS.len()];
@@ -220,7 +228,9 @@ impl Client {
                 true
             }
             Err(StartError::Busy) => {
-                earlier(&mut self.at, scene.now + Duration::from_nanos(scene.random.u64(1000..50_000)));
+                let caller = Arc::clone(caller);
+                self.ready = Some(Box::pin(async move { caller.ready().await }));
+                self.flag.wake_by_ref();
                 false
             }
             Err(StartError::Closed(_)) => {

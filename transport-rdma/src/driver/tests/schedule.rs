@@ -53,7 +53,7 @@ pub(super) struct Schedule {
     pub(super) seed: u64,
     pub(super) trouble: Trouble,
     pub(super) world: World,
-    callers: Vec<Caller<RdmaLink>>,
+    callers: Vec<Arc<Caller<RdmaLink>>>,
     scripts: Vec<Script>,
     clients: Vec<Client>,
     servers: Vec<(usize, Server)>,
@@ -64,6 +64,8 @@ pub(super) struct Schedule {
     /// When a driver is dropped.
     drop_at: Option<(Duration, usize, usize)>,
     landing_is_short: bool,
+    /// Whether connections are being closed.
+    parting: bool,
 }
 
 fn nic_options(random: &mut Rng) -> SimNicOptions {
@@ -161,7 +163,7 @@ impl Schedule {
             let _ = world.connect(hosts, limits);
         }
         assert!(!world.links.is_empty(), "the first connection finds receives");
-        let callers = world.links.iter().map(|link| Caller(Arc::clone(&link.sides[0].connection))).collect();
+        let callers = world.links.iter().map(|link| Arc::new(Caller(Arc::clone(&link.sides[0].connection)))).collect();
         let landing_is_short = world.hosts.iter().any(|host| host.options.landing < 32 << 20);
         let mut this = Self {
             seed,
@@ -176,6 +178,7 @@ impl Schedule {
             ends: Vec::new(),
             drop_at: None,
             landing_is_short,
+            parting: false,
         };
         this.write_scripts(&mut random);
         this.plan(&mut random);
@@ -250,7 +253,7 @@ impl Schedule {
         while self.step() {
             counts.steps += 1;
             self.check();
-            assert!(counts.steps < 200_000, "it never ends");
+            assert!(counts.steps < 200_000, "it never ends, at {:?}: {}", self.world.fabric.now(), self.left());
         }
         self.check_ends(&mut counts);
         self.check_rest();
@@ -300,7 +303,7 @@ impl Schedule {
         let dropped = self.drop_at.map(|(at, ..)| at).filter(|_| !self.is_over());
         let busy = fabric.into_iter().chain(actors.flatten()).chain(dropped).min();
         let drivers = self.world.next_at();
-        if busy.is_none() && (self.is_over() || drivers.is_none()) {
+        if busy.is_none() && ((self.is_over() && !self.parting) || drivers.is_none()) {
             return false;
         }
         let next = busy.into_iter().chain(drivers).min();
@@ -329,7 +332,7 @@ impl Schedule {
         let now = self.world.fabric.now();
         let base = self.world.instant(Duration::ZERO);
         let pool = Arc::clone(&self.world.hosts[host].pool);
-        let mut scene = Scene { script, now, base, pool: &pool, random: &mut self.world.random };
+        let mut scene = Scene { script, now, base, pool: &pool };
         if client.poll(&self.callers[script.link], &mut scene) {
             let client = self.clients.swap_remove(index);
             self.ends[client.number] = client.ended;
@@ -343,7 +346,7 @@ impl Schedule {
         let base = self.world.instant(Duration::ZERO);
         let pool = Arc::clone(&self.world.hosts[host].pool);
         let script = &self.scripts[server.number];
-        let mut scene = Scene { script, now, base, pool: &pool, random: &mut self.world.random };
+        let mut scene = Scene { script, now, base, pool: &pool };
         if server.poll(&mut scene) {
             let (_, server) = self.servers.swap_remove(index);
             if server.answered {
@@ -409,6 +412,7 @@ impl Schedule {
     fn part(&mut self) {
         let mut sides: Vec<_> = (0..self.world.links.len()).flat_map(|link| SIDES.map(|side| (link, side))).collect();
         self.world.random.shuffle(&mut sides);
+        self.parting = true;
         let orderly = self.world.random.bool();
         for (link, side) in sides {
             if orderly {

@@ -212,6 +212,11 @@ impl World {
         at.saturating_duration_since(self.base)
     }
 
+    /// When a side that runs looks whether its peer is alive.
+    fn asks(&self, side: &Side) -> Option<Duration> {
+        (self.keepalive && matches!(side.phase, Phase::Running)).then_some(side.ask_at)
+    }
+
     /// Sides that have something to do now.
     pub(super) fn ready(&self) -> Vec<(usize, usize)> {
         let now = self.fabric.now();
@@ -222,7 +227,7 @@ impl World {
                 let woken = this.flag.is_raised() || this.at.is_some_and(|at| at <= now);
                 let closed = other.closed_at.is_some_and(|at| at <= now)
                     && !matches!(this.phase, Phase::Closing { .. });
-                if this.driver.is_some() && (woken || closed || (self.keepalive && this.ask_at <= now)) {
+                if this.driver.is_some() && (woken || closed || self.asks(this).is_some_and(|at| at <= now)) {
                     ready.push((link, side));
                 }
             }
@@ -235,7 +240,7 @@ impl World {
         let sides = self.links.iter().flat_map(|link| SIDES.map(|side| (&link.sides[side], &link.sides[1 - side])));
         let living = sides.filter(|(side, _)| side.driver.is_some());
         let times = living.flat_map(|(side, other)| {
-            let asks = self.keepalive.then_some(side.ask_at);
+            let asks = self.asks(side);
             let closed = other.closed_at.filter(|_| !matches!(side.phase, Phase::Closing { .. }));
             [side.at, asks, closed]
         });
@@ -336,7 +341,6 @@ impl World {
         let delivered = driver.with(|turn| turn.link().endpoint.delivered());
         match this.watch.fired(delivered) {
             Due::Wait(next) => {
-                driver.with(|turn| turn.link().shrink());
                 this.ask_at = now + next;
             }
             Due::Ping(next) => {
