@@ -305,6 +305,17 @@ impl Pool {
         }
     }
 
+    /// The longest message, in bytes: every staging buffer holds one.
+    pub(crate) fn message_max(&self) -> usize {
+        self.staging_min
+    }
+
+    /// A registration of its own beyond all budgets, if the device has it.
+    pub(crate) fn register_one(&self, len: usize) -> Option<Buffer> {
+        let memory = Memory::allocate(len).ok()?;
+        (self.register)(memory).ok().map(Slab::into_buffer)
+    }
+
     /// Takes back a buffer that was posted, of whatever kind but a landing.
     pub(crate) fn give_back(&self, buffer: Buffer) {
         if buffer.is_whole_registration() {

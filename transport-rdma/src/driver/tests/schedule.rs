@@ -82,7 +82,7 @@ fn options(random: &mut Rng) -> RdmaOptions {
     let receives_min = random.u16(3..6);
     let default = RdmaOptions::default();
     let mut queue_pair = default.queue_pair;
-    queue_pair.send_depth = random.choice([128, 128]).expect("some");
+    queue_pair.send_depth = random.choice([4, 16, 24, 32, 33, 48, 128]).expect("some");
     RdmaOptions {
         queue_pair,
         spin: random.choice([Duration::ZERO, Duration::ZERO, Duration::from_micros(3)]).expect("some"),
