@@ -372,7 +372,7 @@ where
 }
 
 /// What a peer accepts, as far as this side makes use of it.
-fn sendable(remote: &Capabilities, max_head: u16, own: u32) -> Capabilities {
+pub(crate) fn sendable(remote: &Capabilities, max_head: u16, own: u32) -> Capabilities {
     let most = (crate::protocol::wire::least_receive(max_head) as u32).max(own);
     Capabilities { receive_size: remote.receive_size.min(most), ..*remote }
 }

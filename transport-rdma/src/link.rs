@@ -59,6 +59,8 @@ pub struct RdmaLink {
     pub(crate) stock: Vec<Stocked>,
     /// Sizes of which there should be more in stock.
     wanted: Vec<u32>,
+    /// Whether nothing is sent any more.
+    closed: bool,
 }
 
 impl RdmaLink {
@@ -73,6 +75,7 @@ impl RdmaLink {
             methods: Vec::new(),
             stock: Vec::new(),
             wanted: Vec::new(),
+            closed: false,
         }
     }
 
@@ -110,9 +113,20 @@ impl RdmaLink {
         self.spare.extend(slips.drain(..).take(room));
     }
 
-    /// Gives up what is kept only to be at hand.
-    pub(crate) fn shrink(&mut self) {
-        self.spare.clear();
+    /// Moves what is kept only to be at hand to `idle`, to be dropped without the connection's lock: a connection that
+    /// sleeps keeps nothing that others may wait for.
+    pub(crate) fn shrink(&mut self, idle: &mut Vec<Slip>) {
+        idle.append(&mut self.spare);
+    }
+
+    /// The driver is gone and nothing will be sent any more: gives up all memory, to be dropped without the
+    /// connection's lock, which callers may hold for long.
+    #[must_use]
+    pub(crate) fn close(&mut self) -> impl Sized + use<> {
+        self.closed = true;
+        self.targets.clear();
+        self.stock.clear();
+        (self.endpoint.close(), std::mem::take(&mut self.bodies), std::mem::take(&mut self.spare))
     }
 
     /// Notes a message that answers a call.
@@ -154,6 +168,9 @@ impl RdmaLink {
 
 impl Link for RdmaLink {
     fn push(&mut self, frame: &Frame<'_>) {
+        if self.closed {
+            return;
+        }
         let reply = self.reply_for(frame);
         let body = self.endpoint.travels_alone(&frame.header).then(|| {
             let mut segments = Segments::default();

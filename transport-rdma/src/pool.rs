@@ -4,7 +4,8 @@
 //! *leases* for callers, each a registration of its own, since a peer can reach what is in the same one. Three budgets,
 //! so that neither can starve the others. Invariants: what is handed out comes back exactly once, by dropping; memory
 //! that another connection has used is cleared before a peer can make it part of a message. Never blocks, and never
-//! fails a call that has begun: without staging its driver waits, without a landing a message is refused.
+//! fails a call that has begun: without staging its driver waits, without a landing a message is refused. Who waits for
+//! staging gets any that comes back: every buffer holds a message, and a body goes in parts of any size.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +18,10 @@ use crate::memory::{Buffer, Frozen, Memory, Slab};
 use crate::options::RdmaOptions;
 use crate::protocol::budget::Budget;
 
-/// The smallest and the largest staging buffer: one message, and one part of a large body. The region that buffers are
-/// cut from holds several of either, so none of them is a registration of its own.
+/// The smallest staging buffer, unless messages are longer, and the largest: one part of a large body. The region that
+/// buffers are cut from holds several of either, so none of them is a registration of its own.
 const STAGING_MIN: usize = 32 << 10;
-pub(crate) const STAGING_MAX: usize = 256 << 10;
+const STAGING_MAX: usize = 256 << 10;
 const STAGING_REGION: usize = 1 << 20;
 
 /// The smallest landing or lease.
@@ -37,6 +38,8 @@ pub(crate) struct Owner(pub(crate) u64);
 pub struct Pool {
     register: Register,
     keep: usize,
+    /// The smallest staging buffer: any message fits into it.
+    staging_min: usize,
     state: Mutex<State>,
     /// Leases that were frozen, by address: what is sent from in here needs no copy.
     leased: Mutex<BTreeMap<u64, Frozen>>,
@@ -208,12 +211,15 @@ impl Drop for Leased {
 
 impl Pool {
     pub(crate) fn new(register: Register, options: &RdmaOptions) -> Arc<Self> {
+        let staging_min = (options.receive_size as usize).next_power_of_two().max(STAGING_MIN);
         Arc::new(Self {
             register,
             keep: options.keep,
+            staging_min,
             state: Mutex::new(State {
                 staging: BTreeMap::new(),
-                staging_left: options.staging,
+                // Without any nothing could be sent at all.
+                staging_left: options.staging.max(staging_min),
                 waiting: Vec::new(),
                 large: BTreeMap::new(),
                 kept: 0,
@@ -235,37 +241,58 @@ impl Pool {
 
     /// Staging of at least `len` bytes, if there is any. Otherwise `waker` is woken when some comes back.
     pub(crate) fn staging(self: &Arc<Self>, len: usize, waker: &Waker) -> Option<Staging> {
-        if let Some(staging) = self.free_staging(len) {
+        let size = self.staging_size(len);
+        self.find_staging(size, |state| state.larger_staging(size), waker)
+    }
+
+    /// Staging for a part of what is `len` bytes, as large a part as there is staging for, if there is any. Otherwise
+    /// `waker` is woken when some comes back.
+    pub(crate) fn staging_for_part(self: &Arc<Self>, len: usize, waker: &Waker) -> Option<Staging> {
+        let size = self.staging_size(len.min(STAGING_MAX));
+        self.find_staging(size, |state| state.larger_staging(size).or_else(|| state.largest_staging()), waker)
+    }
+
+    /// Staging of just this size, or more is registered, or any that `other` finds.
+    fn find_staging(
+        self: &Arc<Self>,
+        size: usize,
+        other: impl Fn(&mut State) -> Option<Buffer>,
+        waker: &Waker,
+    ) -> Option<Staging> {
+        if let Some(staging) = self.free_staging(size) {
             return Some(staging);
         }
-        self.grow_staging(len);
-        if let Some(staging) = self.free_staging(len) {
-            return Some(staging);
-        }
+        self.grow_staging(size);
         let mut state = self.lock();
-        if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+        let found = state.staging.get_mut(&size).and_then(Vec::pop).or_else(|| other(&mut state));
+        if found.is_none() && !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
             state.waiting.push(waker.clone());
         }
         drop(state);
-        // It may have come back in between.
-        self.free_staging(len)
+        found.map(|buffer| Staging { buffer: Some(buffer), pool: Arc::clone(self) })
     }
 
-    /// Staging of at least `len` bytes, if some is free now.
+    /// Staging of at least `len` bytes, if some of about that size is free now.
     pub(crate) fn free_staging(self: &Arc<Self>, len: usize) -> Option<Staging> {
-        let size = staging_size(len);
+        let size = self.staging_size(len);
         let buffer = self.lock().staging.get_mut(&size)?.pop()?;
         Some(Staging { buffer: Some(buffer), pool: Arc::clone(self) })
     }
 
-    /// Registers another region of staging, if the budget allows it.
-    fn grow_staging(&self, len: usize) {
-        let size = staging_size(len);
-        let region = STAGING_REGION.max(2 * size);
-        {
+    fn staging_size(&self, len: usize) -> usize {
+        len.next_power_of_two().max(self.staging_min)
+    }
+
+    /// Registers another region of staging, cut to `size`, as far as the budget allows it.
+    fn grow_staging(&self, size: usize) {
+        let region = {
             let mut state = self.lock();
-            let Some(left) = state.staging_left.checked_sub(region) else { return };
-            state.staging_left = left;
+            let region = STAGING_REGION.max(2 * size).min(state.staging_left - state.staging_left % size);
+            state.staging_left -= region;
+            region
+        };
+        if region == 0 {
+            return;
         }
         let registered = Memory::allocate(region).map_err(|error| error.to_string());
         match registered.and_then(|memory| (self.register)(memory)) {
@@ -276,6 +303,17 @@ impl Pool {
                 state.refused = Some(reason);
             }
         }
+    }
+
+    /// The longest message, in bytes: every staging buffer holds one.
+    pub(crate) fn message_max(&self) -> usize {
+        self.staging_min
+    }
+
+    /// A registration of its own beyond all budgets, if the device has it.
+    pub(crate) fn register_one(&self, len: usize) -> Option<Buffer> {
+        let memory = Memory::allocate(len).ok()?;
+        (self.register)(memory).ok().map(Slab::into_buffer)
     }
 
     /// Takes back a buffer that was posted, of whatever kind but a landing.
@@ -360,6 +398,13 @@ impl Pool {
         (state.landing.reserved(), state.leases.reserved(), state.kept)
     }
 
+    /// Bytes that may still be registered for staging, and registered ones that are free.
+    #[cfg(test)]
+    pub(crate) fn staging_accounts(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.staging_left, state.staging.iter().map(|(size, free)| size * free.len()).sum())
+    }
+
     fn large(&self, size: usize, owner: Owner) -> Result<Buffer, String> {
         if let Some((last, mut buffer)) = self.lock().take_large(size, owner) {
             if last != owner {
@@ -391,6 +436,16 @@ impl Pool {
 const LEASES: Owner = Owner(0);
 
 impl State {
+    /// The smallest free staging buffer that is larger than `size`.
+    fn larger_staging(&mut self, size: usize) -> Option<Buffer> {
+        self.staging.range_mut(size + 1..).find_map(|(_, free)| free.pop())
+    }
+
+    /// The largest free staging buffer.
+    fn largest_staging(&mut self) -> Option<Buffer> {
+        self.staging.values_mut().rev().find_map(Vec::pop)
+    }
+
     /// A free buffer of this size, of the same owner where there is one.
     fn take_large(&mut self, size: usize, owner: Owner) -> Option<(Owner, Buffer)> {
         let free = self.large.get_mut(&size)?;
@@ -402,10 +457,6 @@ impl State {
         self.kept -= size;
         Some(taken)
     }
-}
-
-fn staging_size(len: usize) -> usize {
-    len.next_power_of_two().max(STAGING_MIN)
 }
 
 /// Whole pages, in four steps from one power of two to the next: at most a fifth is wasted.

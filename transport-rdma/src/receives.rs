@@ -114,6 +114,20 @@ impl Receives {
         state.mail.retain(|(share, _)| *share != id);
     }
 
+    /// One connection's share.
+    #[cfg(test)]
+    pub(crate) fn share(&self, id: ShareId) -> Credits {
+        self.lock().ledger.share(id)
+    }
+
+    /// Receives that are posted, that are nobody's, and that are some connection's.
+    #[cfg(test)]
+    pub(crate) fn accounts(&self) -> (u32, u32, u32) {
+        let state = self.lock();
+        let shares = state.mail.iter().map(|(id, _)| state.ledger.share(*id).0).sum();
+        (state.posted, state.ledger.free().0, shares)
+    }
+
     /// Receives that are posted, and those of them that are nobody's.
     pub(crate) fn count(&self) -> (u32, u32) {
         let state = self.lock();

@@ -206,11 +206,7 @@ where
             }
             let delivered = self.driver.with(|turn| turn.link().endpoint.delivered());
             let next = match self.watch.fired(delivered) {
-                Due::Wait(next) => {
-                    // Nothing came for long: what is kept for the next messages is others' meanwhile.
-                    self.driver.with(|turn| turn.link().shrink());
-                    next
-                }
+                Due::Wait(next) => next,
                 Due::Ping(next) => {
                     let question = self.driver.with(|turn| {
                         turn.ping();

@@ -3,8 +3,9 @@
 //! Owns the NIC of one connection and [`Wire`]. Invariants: requests are posted in the order in which they were queued,
 //! never more than the send queue holds; whatever a completion brings back is given back at once, and a receive is
 //! posted again before anybody hears of its message. Every 16th request asks for a report of its own, and so does the
-//! last of a batch while registered memory waits for one, so that no buffer stays out for want of later traffic. Never:
-//! waits, or knows what is in a message.
+//! last of a batch while registered memory waits for one, so that no buffer stays out for want of later traffic. A message
+//! that has its credit is posted whatever the pool has: what the peer needs to go on may be behind it. Never: waits, or
+//! knows what is in a message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::protocol::Outbound;
 /// Whoever gets the memory of a connection that is gone clears it.
 const NOBODY: Owner = Owner(u64::MAX);
 
-/// How many requests may go unreported.
+/// How many requests may go unreported, or half of what may be queued where that is less: a full queue must empty.
 const SIGNAL_EVERY: u32 = 16;
 
 /// Completions of one poll.
@@ -33,7 +34,7 @@ const POLL: usize = 64;
 /// Polls of one turn: what is beyond waits for the next, so that one connection does not hold up others.
 const POLLS: usize = 4;
 
-/// Places of the send queue that messages and writes leave free, for binding and ending windows.
+/// Places of the send queue that messages and writes leave free, for binding and ending windows; half of a small queue.
 const RESERVE: u32 = 16;
 
 /// Memory that one message is written into.
@@ -118,6 +119,8 @@ pub(crate) struct Wire<N: Nic> {
     counters: Arc<Counters>,
     inline_max: usize,
     depth: u32,
+    reserve: u32,
+    signal_every: u32,
     /// Requests that were posted and have not come back.
     outstanding: u32,
     /// Of those, how many no report was asked for since the last that one was.
@@ -127,6 +130,9 @@ pub(crate) struct Wire<N: Nic> {
     /// Windows that are being closed.
     closing: usize,
     waiting: VecDeque<Out>,
+    /// Memory for one message when the pool has none, and where it is. Made when it is needed first.
+    own: Option<Buffer>,
+    own_address: Option<u64>,
     /// Whether the first that waits has no staging to be copied to.
     wants_staging: bool,
     completions: Vec<Completion>,
@@ -150,6 +156,7 @@ impl<N: Nic> Wire<N> {
     ) -> Result<Self, NicError> {
         let queue_pair = nic.create_queue_pair(spec)?;
         let inline_max = nic.inline_max(queue_pair)? as usize;
+        let reserve = RESERVE.min(spec.send_depth / 2);
         Ok(Self {
             nic,
             queue_pair,
@@ -157,11 +164,15 @@ impl<N: Nic> Wire<N> {
             counters,
             inline_max,
             depth: spec.send_depth,
+            reserve,
+            signal_every: SIGNAL_EVERY.min((spec.send_depth - reserve) / 2).max(1),
             outstanding: 0,
             unreported: 0,
             holds_memory: false,
             closing: 0,
             waiting: VecDeque::new(),
+            own: None,
+            own_address: None,
             wants_staging: false,
             completions: Vec::new(),
             events: Vec::new(),
@@ -189,10 +200,19 @@ impl<N: Nic> Wire<N> {
         self.nic.connect(self.queue_pair, peer)
     }
 
+    /// How far it is, for whoever looks for the reason why it hangs.
+    #[cfg(test)]
+    pub(crate) fn describe(&self) -> String {
+        let Self { depth, outstanding, unreported, waiting, wants_staging, closing, .. } = self;
+        format!(
+            "depth {depth}, outstanding {outstanding}, unreported {unreported}, closing {closing}, wants staging {wants_staging}, waiting {waiting:?}"
+        )
+    }
+
     /// Requests that may still be queued.
     pub(crate) fn room(&self) -> usize {
         let taken = self.outstanding as usize + self.waiting.len();
-        (self.depth.saturating_sub(RESERVE) as usize).saturating_sub(taken)
+        ((self.depth - self.reserve) as usize).saturating_sub(taken)
     }
 
     /// Whether a window may be bound or closed now.
@@ -212,7 +232,7 @@ impl<N: Nic> Wire<N> {
 
     /// Whether completions of this side's own requests are waited for, not only the peer's messages.
     pub(crate) fn awaits_own(&self) -> bool {
-        self.closing > 0 || !self.waiting.is_empty() || self.outstanding >= self.depth / 2
+        self.closing > 0 || !self.waiting.is_empty() || self.outstanding > (self.depth - self.reserve) / 2
     }
 
     /// Queues a message.
@@ -358,6 +378,8 @@ impl<N: Nic> Wire<N> {
                 self.give_back(payload);
             }
         }
+        // Requests come back in order.
+        self.unreported = self.unreported.min(self.outstanding);
         match outcome {
             Ok(_) => Ok(()),
             Err(failure) => {
@@ -367,7 +389,7 @@ impl<N: Nic> Wire<N> {
         }
     }
 
-    fn give_back(&self, payload: Payload<'_>) {
+    fn give_back(&mut self, payload: Payload<'_>) {
         let pieces = match payload {
             Payload::Empty | Payload::Inline(_) => return,
             Payload::One(piece) => vec![piece],
@@ -375,6 +397,7 @@ impl<N: Nic> Wire<N> {
         };
         for piece in pieces {
             match piece {
+                Piece::Owned(buffer) if Some(buffer.address()) == self.own_address => self.own = Some(buffer),
                 Piece::Owned(buffer) => self.pool.give_back(buffer),
                 Piece::Shared(frozen) => self.pool.view_back(frozen),
             }
@@ -388,7 +411,7 @@ impl<N: Nic> Wire<N> {
     /// Why the queue pair is of no more use, for a person.
     pub(crate) fn flush(&mut self, waker: &Waker) -> Result<bool, String> {
         self.wants_staging = false;
-        let room = self.depth.saturating_sub(self.outstanding).saturating_sub(RESERVE / 2) as usize;
+        let room = self.depth.saturating_sub(self.outstanding).saturating_sub(self.reserve / 2) as usize;
         let mut ready = Vec::new();
         while ready.len() < room
             && let Some(out) = self.waiting.pop_front()
@@ -413,7 +436,7 @@ impl<N: Nic> Wire<N> {
             self.holds_memory |= posting.payload.is_some();
             let last = index + 1 == count;
             let signaled =
-                self.unreported >= SIGNAL_EVERY || (last && (self.holds_memory || self.report_last));
+                self.unreported >= self.signal_every || (last && (self.holds_memory || self.report_last));
             if signaled {
                 (self.unreported, self.holds_memory) = (0, false);
             }
@@ -460,7 +483,16 @@ impl<N: Nic> Wire<N> {
         add(&self.counters.writes_with_imm, last);
     }
 
-    fn made_ready(&self, out: Out, waker: &Waker) -> Result<Posting, Out> {
+    /// The memory for one message that is this connection's own, unless it is out: the device may have no more.
+    fn take_own(&mut self, len: usize) -> Option<Buffer> {
+        if self.own_address.is_none() {
+            let buffer = self.pool.register_one(len.max(self.pool.message_max()))?;
+            (self.own_address, self.own) = (Some(buffer.address()), Some(buffer));
+        }
+        self.own.take_if(|own| own.capacity() >= len)
+    }
+
+    fn made_ready(&mut self, out: Out, waker: &Waker) -> Result<Posting, Out> {
         let (payload, slip, operation) = match out {
             Out::Write { chunk, to, immediate } => {
                 let to = RemoteSlice { len: chunk.len() as u64, ..to };
@@ -478,12 +510,15 @@ impl<N: Nic> Wire<N> {
                 match memory {
                     Slip::Staging(staging) => (staging.into_buffer(len).map(Piece::Owned), None, operation),
                     Slip::Plain(_) => {
-                        let Some(mut staging) = self.pool.staging(len, waker) else {
+                        let staging =
+                            self.pool.staging(len, waker).and_then(|staging| staging.into_buffer(len));
+                        let Some(mut buffer) = staging.or_else(|| self.take_own(len)) else {
                             return Err(Out::Message(Outbound { memory, len }));
                         };
-                        staging.bytes_mut()[..len].copy_from_slice(&memory.as_mut()[..len]);
+                        buffer.bytes_mut()[..len].copy_from_slice(&memory.as_mut()[..len]);
+                        buffer.set_filled(len);
                         // An empty length: only its memory is of use now.
-                        (staging.into_buffer(len).map(Piece::Owned), Some((memory, 0)), operation)
+                        (Some(Piece::Owned(buffer)), Some((memory, 0)), operation)
                     }
                 }
             }
@@ -516,7 +551,11 @@ impl<N: Nic> Wire<N> {
                 Event::CompletionQueueFailed => return Err("its completion queue overran".into()),
                 Event::SharedReceiveFailed => return Err("the device's receive queue failed".into()),
                 Event::DeviceFailed => return Err("the device failed or was removed".into()),
-                // Their requests say more, or go on.
+                // Without a request of its own that is out, nothing else would tell.
+                Event::QueuePairFailed(failed) if failed == self.queue_pair => {
+                    return Err("the device failed the queue pair".into());
+                }
+                // Requests go on.
                 _ => {}
             }
         }

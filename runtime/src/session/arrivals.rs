@@ -200,11 +200,11 @@ impl Session {
         match (self.role, Reset::decode(code)) {
             (Role::Server, _) => self.close_early(id),
             (Role::Client, Reset::Refused) => {
-                self.end_locally(id, End::NotSent(Status::unavailable("the server takes no new calls")));
+                self.end_unlanded(id, End::NotSent(Status::unavailable("the server takes no new calls")));
             }
             (Role::Client, reset) => {
                 let status = Status::unavailable(format!("the server reset the call ({reset:?})"));
-                self.end_locally(id, End::Outcome(Err(status)));
+                self.end_unlanded(id, End::Outcome(Err(status)));
             }
         }
         Ok(())

@@ -163,15 +163,17 @@ impl Session {
     /// Ends a call with `status` while its owner still holds it, and abandons it later. A server's handler is told by
     /// [`poll_over`](Self::poll_over), a client's reader finds `status` after what arrived before.
     pub fn finish<L: Link>(&mut self, link: &mut L, id: CallId, status: &Status) {
-        let Found::Open(open, _) = self.slots.find(id) else { return };
+        let Found::Open(open, inbox) = self.slots.find(id) else { return };
+        let awaits = inbox.iter().any(|arrived| matches!(arrived.body, Body::Later(_)));
         match self.role {
             Role::Server => {
                 self.push_status(link, id, status);
                 self.close_early(id);
             }
-            Role::Client if open.receive != Half::Ended => {
+            // Also when the server has ended the call, if a message before that end has not landed.
+            Role::Client if open.receive != Half::Ended || awaits => {
                 push_control(link, Kind::Reset, id, &[Reset::Cancelled.encode()]);
-                self.end_locally(id, End::Outcome(Err(status.clone())));
+                self.end_unlanded(id, End::Outcome(Err(status.clone())));
             }
             Role::Client => {}
         }

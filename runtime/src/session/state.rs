@@ -256,28 +256,14 @@ impl Session {
     }
 
     pub(super) fn fail_call(&mut self, id: CallId, failure: &Failure, delivered: u64) {
-        let Found::Open(open, inbox) = self.slots.find(id) else { return };
-        // What has not landed never will, and what comes after it has lost its order.
-        let whole = inbox.iter().take_while(|arrived| !matches!(arrived.body, Body::Later(_))).count();
-        for lost in inbox.drain(whole..) {
-            self.held -= lost.cost;
-            self.waiting -= 1;
-        }
-        if inbox.back().is_none_or(|last| last.end.is_none()) {
-            let status = failure.status();
-            let never_sent = open.began >= delivered;
-            let end = if never_sent { End::NotSent(status) } else { End::Outcome(Err(status)) };
-            inbox.push_back(Arrived::end(end));
-            self.waiting += 1;
-        }
-        open.receive = Half::Ended;
-        open.send = Half::Ended;
-        wake_all(open, &mut self.woken);
+        let Found::Open(open, _) = self.slots.find(id) else { return };
+        let (status, never_sent) = (failure.status(), open.began >= delivered);
+        self.end_unlanded(id, if never_sent { End::NotSent(status) } else { End::Outcome(Err(status)) });
     }
 
     // ---- Endings ----
 
-    /// As a client: ends a call without a word from the server; its reader finds `end` after what came before.
+    /// As a client: ends a call after everything that came before, also after what has not landed yet.
     pub(super) fn end_locally(&mut self, id: CallId, end: End) {
         let Found::Open(open, inbox) = self.slots.find(id) else { return };
         if inbox.back().is_some_and(|last| last.end.is_some()) {
@@ -288,6 +274,25 @@ impl Session {
         open.deaf = true;
         inbox.push_back(Arrived::end(end));
         self.waiting += 1;
+        wake_all(open, &mut self.woken);
+    }
+
+    /// As a client: ends a call without a word from the server. Messages that have not landed never will, and what comes
+    /// after them has lost its order. Its reader finds `end` after what came before, unless all of it is there.
+    pub(super) fn end_unlanded(&mut self, id: CallId, end: End) {
+        let Found::Open(open, inbox) = self.slots.find(id) else { return };
+        let whole = inbox.iter().take_while(|arrived| !matches!(arrived.body, Body::Later(_))).count();
+        for lost in inbox.drain(whole..) {
+            self.held -= lost.cost;
+            self.waiting -= 1;
+        }
+        if inbox.back().is_none_or(|last| last.end.is_none()) {
+            inbox.push_back(Arrived::end(end));
+            self.waiting += 1;
+        }
+        open.receive = Half::Ended;
+        open.send = Half::Ended;
+        open.deaf = true;
         wake_all(open, &mut self.woken);
     }
 

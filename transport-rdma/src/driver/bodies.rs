@@ -14,7 +14,7 @@ use byway_runtime::output::Segments;
 
 use crate::link::RdmaLink;
 use crate::nic::{Nic, RemoteSlice};
-use crate::pool::{Pool, STAGING_MAX};
+use crate::pool::Pool;
 use crate::protocol::{Job, Place, TransferId};
 use crate::wire::{Chunk, Wire};
 
@@ -126,7 +126,7 @@ fn next_chunk(segments: &mut Segments, pool: &Arc<Pool>, waker: &Waker) -> Optio
         segments.advance(view.len());
         return Some(Chunk::View(view));
     }
-    let mut staging = pool.staging(segments.remaining().min(STAGING_MAX), waker)?;
+    let mut staging = pool.staging_for_part(segments.remaining(), waker)?;
     let memory = staging.bytes_mut();
     let mut filled = 0;
     while filled < memory.len() && segments.has_remaining() {

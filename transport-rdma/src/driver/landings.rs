@@ -9,7 +9,7 @@
 //! Owns [`Landings`]. Invariant: memory is read, or used again, only after the peer's access to it was ended and that was
 //! confirmed. Binding and closing need the NIC and happen without the connection's lock. Never: waits for memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -46,7 +46,9 @@ enum Answer {
 pub(super) struct Landings {
     owner: Owner,
     windows: bool,
-    due: Vec<Announced>,
+    due: VecDeque<Announced>,
+    /// Whether the first of these waits for a place in the send queue.
+    is_blocked: bool,
     answers: Vec<(Announced, Answer)>,
     /// Sizes of memory that is to be bound for replies.
     wanted: Vec<u32>,
@@ -62,7 +64,8 @@ impl Landings {
         Self {
             owner,
             windows,
-            due: Vec::new(),
+            due: VecDeque::new(),
+            is_blocked: false,
             answers: Vec::new(),
             wanted: Vec::new(),
             stocked: Vec::new(),
@@ -77,7 +80,7 @@ impl Landings {
     /// Takes an announcement.
     pub(super) fn announced(&mut self, turn: &mut Turn<'_, RdmaLink>, announced: Announced) {
         if turn.awaits(announced.call, announced.number) {
-            self.due.push(announced);
+            self.due.push_back(announced);
         } else {
             turn.link().endpoint.refuse(announced.transfer, Refusal::Over);
         }
@@ -154,15 +157,16 @@ impl Landings {
 
     // ---- Without it ----
 
-    /// Whether there is something to bind or to answer.
+    /// Whether there is something to bind or to answer now.
     pub(super) fn is_due(&self) -> bool {
         let bound = !self.answers.is_empty() || !self.stocked.is_empty() || !self.ready.is_empty();
-        bound || !self.due.is_empty() || !self.wanted.is_empty()
+        bound || (!self.due.is_empty() && !self.is_blocked) || !self.wanted.is_empty()
     }
 
     /// Binds memory for what was announced, and for replies.
     pub(super) fn bind<N: Nic>(&mut self, wire: &mut Wire<N>, pool: &Arc<Pool>) {
-        while let Some(announced) = self.due.pop() {
+        self.is_blocked = false;
+        while let Some(announced) = self.due.pop_front() {
             if !self.windows {
                 self.answers.push((announced, Answer::Pieces));
                 continue;
@@ -172,8 +176,9 @@ impl Landings {
                 Ok(buffer) => match self.bind_one(wire, pool, buffer) {
                     Ok(Some(stocked)) => Answer::Window(stocked.window, stocked.slice),
                     Ok(None) => {
-                        // The send queue is full: when something of it completes.
-                        self.due.push(announced);
+                        // The send queue is full: when something of it completes, of which the driver is woken.
+                        self.due.push_front(announced);
+                        self.is_blocked = true;
                         break;
                     }
                     Err(reason) => Answer::Refused(reason),

@@ -11,6 +11,8 @@
 mod arrivals;
 mod bodies;
 mod landings;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -73,6 +75,8 @@ pub struct Driver<A: Adapter> {
     /// Calls that arrived, for whoever runs handlers.
     pub(crate) calls: Vec<Incoming>,
     woken: Vec<Waker>,
+    /// Memory that is not needed while the driver sleeps, on its way out of the lock.
+    idle: Vec<Slip>,
     /// Whether the peer has more to say than it has credits for.
     wants_credits: bool,
     lent: Credits,
@@ -120,6 +124,7 @@ impl<A: Adapter> Driver<A> {
             bodies: Bodies::default(),
             calls: Vec::new(),
             woken: Vec::new(),
+            idle: Vec::new(),
             wants_credits: false,
             lent: Credits(0),
             given_back: None,
@@ -258,6 +263,7 @@ impl<A: Adapter> Driver<A> {
         let Self { connection, wire, polled, arrivals, landings, bodies, calls, heard, .. } = self;
         let (role, lent, asked) = (self.role, &mut self.lent, &mut self.asked);
         let (wants_credits, given_back) = (&mut self.wants_credits, &mut self.given_back);
+        let (idle, is_armed) = (&mut self.idle, self.armed.is_some());
         let before = polled.arrivals.len() as u64;
         let result = connection.turn(&mut self.woken, |turn| {
             let mut seen = Seen::default();
@@ -295,11 +301,13 @@ impl<A: Adapter> Driver<A> {
                 turn.handle_deadlines(now);
             }
             turn.link().give_back(&mut wire.spent);
+            let mut sent = 0;
             while wire.room() > 0 {
                 if turn.link().push_piece() {
                     events(turn, landings, bodies);
                 }
                 let Some(transmit) = turn.link().poll_transmit() else { break };
+                sent += 1;
                 match transmit {
                     Transmit::Message(message) => wire.send(message),
                     Transmit::LastWrite(job) => bodies.write_last(&job, wire),
@@ -313,9 +321,13 @@ impl<A: Adapter> Driver<A> {
             }
             landings.note_wanted(turn.link().take_wanted());
             seen.deadline = turn.next_deadline().map(|deadline| deadline.at());
+            if is_armed && before == 0 && sent == 0 {
+                turn.link().shrink(idle);
+            }
             turn.wait(waker);
             Ok::<_, Failure>(seen)
         });
+        self.idle.clear();
         *heard += before;
         result
     }
@@ -395,11 +407,12 @@ impl<A: Adapter> Drop for Driver<A> {
     /// A driver that is dropped before its end, with its runtime say, still ends its calls.
     fn drop(&mut self) {
         let failure = Failure::new("its task was dropped");
-        self.connection.turn(&mut self.woken, |turn| {
+        let left = self.connection.turn(&mut self.woken, |turn| {
             let delivered = turn.link().endpoint.delivered();
             turn.fail(&failure, delivered);
-            turn.link().shrink();
+            turn.link().close()
         });
+        drop(left);
     }
 }
 

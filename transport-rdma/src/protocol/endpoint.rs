@@ -154,6 +154,12 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
         !self.outbox.is_empty() || self.bodies.len() > 0
     }
 
+    /// Gives up everything that waits to be sent.
+    #[must_use]
+    pub fn close(&mut self) -> impl Sized + use<M> {
+        self.outbox.close()
+    }
+
     /// Frames that were pushed.
     pub fn position(&self) -> u64 {
         self.outbox.pushed()

@@ -60,6 +60,14 @@ impl<M: AsMut<[u8]>> Outbox<M> {
         }
     }
 
+    /// Gives up everything that waits.
+    #[must_use]
+    pub(super) fn close(&mut self) -> impl Sized + use<M> {
+        self.urgent.clear();
+        self.releases.clear();
+        std::mem::take(&mut self.batches)
+    }
+
     /// Longest message, in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.capacity

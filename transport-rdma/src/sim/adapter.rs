@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::device::{Counters, Device};
 use super::fabric::Shared;
 use super::nic::SimNic;
+use super::receive::ReceiveQueue;
 use crate::memory::{Memory, Slab};
 use crate::nic::{Adapter, Limits, Mtu, NicError, Receive, Rejected};
 
@@ -137,6 +138,12 @@ impl SimAdapter {
             }
             None => Err(NicError::State(NO_SHARED_QUEUE)),
         }
+    }
+
+    /// How many shared receives are posted and wait for messages.
+    pub fn shared_posted(&self) -> usize {
+        let state = self.shared().lock();
+        state.device(self.number()).receives.as_ref().map_or(0, ReceiveQueue::posted)
     }
 
     pub(super) fn number(&self) -> u32 {

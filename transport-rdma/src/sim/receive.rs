@@ -49,6 +49,10 @@ impl ReceiveQueue {
         refused.map_or(Ok(()), Err)
     }
 
+    pub(super) fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.posted.is_empty()
     }

@@ -1,0 +1,57 @@
+//! Whole connections under random schedules, on virtual time.
+//!
+//! `BYWAY_SEED=n` runs that seed alone, `BYWAY_SCHEDULES=n` so many of each kind.
+
+mod calls;
+mod checks;
+mod schedule;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
+
+use self::schedule::{Counts, Schedule, Trouble};
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+}
+
+fn run(seed: u64, trouble: Trouble) -> Counts {
+    let ran = catch_unwind(AssertUnwindSafe(|| Schedule::new(seed, trouble).run()));
+    ran.unwrap_or_else(|panic| {
+        eprintln!("it was BYWAY_SEED={seed} with {trouble:?}");
+        resume_unwind(panic)
+    })
+}
+
+fn run_all(trouble: Trouble, count: u64) -> Counts {
+    if let Some(seed) = variable("BYWAY_SEED") {
+        return run(seed, trouble);
+    }
+    let count = variable("BYWAY_SCHEDULES").unwrap_or(count);
+    let (mut counts, began) = (Counts::default(), Instant::now());
+    (0..count).for_each(|seed| counts.add(&run(seed, trouble)));
+    let each = began.elapsed() / u32::try_from(count.max(1)).expect("not that many");
+    println!("{count} schedules with {trouble:?}, {each:?} each: {counts:?}");
+    counts
+}
+
+#[test]
+fn every_call_ends_as_its_sides_want_it() {
+    run_all(Trouble::None, 200);
+}
+
+#[test]
+fn lost_packets_cost_time_and_nothing_else() {
+    run_all(Trouble::Loss, 60);
+}
+
+#[test]
+fn whatever_fails_every_call_ends_and_nothing_stays_behind() {
+    run_all(Trouble::Fault, 100);
+}
+
+#[test]
+fn a_driver_that_is_dropped_in_the_middle_leaves_nothing_behind() {
+    run_all(Trouble::Drop, 60);
+}
