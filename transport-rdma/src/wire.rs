@@ -531,12 +531,13 @@ impl<N: Nic> Wire<N> {
         self.nic.arm(!all).map_err(|error| format!("its completions cannot be waited for: {error}"))
     }
 
-    /// Takes the wake-ups.
+    /// Takes the wake-ups; without any, what the device tells.
     ///
     /// # Errors
     /// Why the queue pair is of no more use, for a person.
     pub(crate) fn take_wakes(&mut self) -> Result<(), String> {
-        self.nic.take_wakes().map(drop).map_err(|error| format!("its wake-ups cannot be read: {error}"))
+        let taken = self.nic.take_wakes().map_err(|error| format!("its wake-ups cannot be read: {error}"))?;
+        if taken == 0 { self.take_events() } else { Ok(()) }
     }
 
     /// Takes what the device tells beside completions.
