@@ -119,6 +119,12 @@ impl RdmaLink {
         idle.append(&mut self.spare);
     }
 
+    /// Takes the memory that is bound for replies: nobody calls.
+    pub(crate) fn take_stock(&mut self) -> Vec<Stocked> {
+        self.wanted.clear();
+        std::mem::take(&mut self.stock)
+    }
+
     /// The driver is gone and nothing will be sent any more: gives up all memory, to be dropped without the
     /// connection's lock, which callers may hold for long.
     #[must_use]

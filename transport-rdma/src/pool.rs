@@ -349,6 +349,15 @@ impl Pool {
         self.large(size, owner).inspect_err(|_| self.lock().landing.release(size as u64))
     }
 
+    /// The same for a message that may never come: as long as half of the budget is left for those that do.
+    pub(crate) fn landing_in_advance(&self, len: usize, owner: Owner) -> Option<Buffer> {
+        let size = large_size(len);
+        if !self.lock().landing.reserve_of_half(size as u64) {
+            return None;
+        }
+        self.large(size, owner).inspect_err(|_| self.lock().landing.release(size as u64)).ok()
+    }
+
     /// Takes back a landing that nobody has read.
     pub(crate) fn landing_back(&self, buffer: Buffer, owner: Owner) {
         self.lock().landing.release(buffer.capacity() as u64);

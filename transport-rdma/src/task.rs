@@ -203,6 +203,9 @@ where
                 // Or this side is not listening because of its own handlers.
                 self.heard = self.driver.heard();
                 self.watch.note_heard();
+            } else {
+                // What is bound for the next replies is others' meanwhile.
+                self.driver.doze()?;
             }
             let delivered = self.driver.with(|turn| turn.link().endpoint.delivered());
             let next = match self.watch.fired(delivered) {

@@ -155,6 +155,11 @@ impl Landings {
         self.wanted.append(&mut sizes);
     }
 
+    /// Gives up memory that is bound for replies.
+    pub(super) fn give_up(&mut self, stock: Vec<Stocked>) {
+        self.to_close.extend(stock.into_iter().map(|stocked| (stocked.window, None)));
+    }
+
     // ---- Without it ----
 
     /// Whether there is something to bind or to answer now.
@@ -189,7 +194,7 @@ impl Landings {
         for len in std::mem::take(&mut self.wanted) {
             // Without memory for a reply in advance, it is announced when it comes.
             if self.windows
-                && let Ok(buffer) = pool.landing(len as usize, self.owner)
+                && let Some(buffer) = pool.landing_in_advance(len as usize, self.owner)
                 && let Ok(Some(stocked)) = self.bind_one(wire, pool, buffer)
             {
                 self.stocked.push(stocked);

@@ -332,6 +332,17 @@ impl<A: Adapter> Driver<A> {
         result
     }
 
+    /// The connection has been silent for long: gives up the memory that is bound for replies, and asks the device
+    /// whether it has failed.
+    ///
+    /// # Errors
+    /// Why the connection is over.
+    pub(crate) fn doze(&mut self) -> Result<(), Failure> {
+        let stock = self.connection.turn(&mut self.woken, |turn| turn.link().take_stock());
+        self.landings.give_up(stock);
+        self.wire.take_events().map_err(|reason| self.fail(reason))
+    }
+
     /// Messages that came so far.
     pub(crate) fn heard(&self) -> u64 {
         self.heard
