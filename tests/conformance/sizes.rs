@@ -81,7 +81,7 @@ async fn chats_of_every_size(path: &'static Path) {
 async fn the_largest_message_and_one_byte_more(path: &'static Path) {
     let largest = Limits::default().max_message as usize;
     let setup = Setup { max_decoding: Some(usize::MAX), ..Setup::default() };
-    let mut world = path.open(setup).await;
+    let world = path.open(setup).await;
     let client = world.client().max_decoding_message_size(usize::MAX);
     // Tag and length take five bytes.
     let reply = client.unary(payload(largest - 5)).await.expect("a reply").into_inner();

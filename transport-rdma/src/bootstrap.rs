@@ -298,7 +298,7 @@ where
                 // Asked once: it stays failed.
                 self.endpoint = None;
                 self.handshake.handle_failure(&reason);
-                return true;
+                true
             }
             Ok(came) => {
                 let mut seen = came != Came::Nothing;
