@@ -19,7 +19,7 @@ use crate::options::RdmaOptions;
 use crate::protocol::budget::Budget;
 
 /// The smallest staging buffer, unless messages are longer, and the largest: one part of a large body. The region that
-/// buffers are cut from holds several of either, so none of them is a registration of its own.
+/// buffers are cut from holds several of either, while the budget allows it.
 const STAGING_MIN: usize = 32 << 10;
 const STAGING_MAX: usize = 256 << 10;
 const STAGING_REGION: usize = 1 << 20;
@@ -316,11 +316,8 @@ impl Pool {
         (self.register)(memory).ok().map(Slab::into_buffer)
     }
 
-    /// Takes back a buffer that was posted, of whatever kind but a landing.
+    /// Takes back staging that was posted.
     pub(crate) fn give_back(&self, buffer: Buffer) {
-        if buffer.is_whole_registration() {
-            return self.lease_back(buffer);
-        }
         let size = buffer.capacity();
         let woken = {
             let mut state = self.lock();

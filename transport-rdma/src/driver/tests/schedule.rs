@@ -91,7 +91,7 @@ fn options(random: &mut Rng) -> RdmaOptions {
         receives_min,
         receives_max: receives_min + random.u16(0..12),
         shared_receives: random.u32(32..80),
-        staging: random.usize(1..4) << 20,
+        staging: random.choice([1, 40 << 10, 100 << 10, 300 << 10, 1 << 20, 3 << 20]).expect("some"),
         landing: random.choice([64 << 10, 512 << 10, 64 << 20]).expect("some"),
         leases: random.choice([0, 128 << 10, 64 << 20]).expect("some"),
         keep: random.choice([0, 64 << 10, 8 << 20]).expect("some"),
