@@ -58,7 +58,7 @@ impl Schedule {
                     let available = endpoint.credits().0.available();
                     (endpoint.under_way(), link.targets.len(), endpoint.position(), endpoint.delivered(), available)
                 });
-                assert_eq!(under_way, (0, 0), "bodies and memory that are under way");
+                assert_eq!(under_way, (0, 0), "bodies and memory that are under way\n{}", self.left());
                 assert_eq!((offers, position), (0, delivered), "memory that is expected, frames that wait");
                 let outstanding =
                     other.connection.turn(&mut Vec::new(), |turn| turn.link().endpoint.credits().1.outstanding());
