@@ -19,7 +19,7 @@ use crate::options::RdmaOptions;
 use crate::protocol::budget::Budget;
 
 /// The smallest staging buffer, unless messages are longer, and the largest: one part of a large body. The region that
-/// buffers are cut from holds several of either, so none of them is a registration of its own.
+/// buffers are cut from holds several of either, while the budget allows it.
 const STAGING_MIN: usize = 32 << 10;
 const STAGING_MAX: usize = 256 << 10;
 const STAGING_REGION: usize = 1 << 20;
@@ -48,8 +48,9 @@ pub struct Pool {
 struct State {
     /// Free staging buffers, by the power of two of their size.
     staging: BTreeMap<usize, Vec<Buffer>>,
-    /// Bytes that may still be registered for staging.
+    /// Bytes that may still be registered for staging, and at first.
     staging_left: usize,
+    staging_all: usize,
     /// Drivers that wait for staging.
     waiting: Vec<Waker>,
     /// Free landings and leases, by size, each with whoever used it last.
@@ -212,14 +213,16 @@ impl Drop for Leased {
 impl Pool {
     pub(crate) fn new(register: Register, options: &RdmaOptions) -> Arc<Self> {
         let staging_min = (options.receive_size as usize).next_power_of_two().max(STAGING_MIN);
+        // Without any nothing could be sent at all.
+        let staging = options.staging.max(staging_min);
         Arc::new(Self {
             register,
             keep: options.keep,
             staging_min,
             state: Mutex::new(State {
                 staging: BTreeMap::new(),
-                // Without any nothing could be sent at all.
-                staging_left: options.staging.max(staging_min),
+                staging_left: staging,
+                staging_all: staging,
                 waiting: Vec::new(),
                 large: BTreeMap::new(),
                 kept: 0,
@@ -305,6 +308,13 @@ impl Pool {
         }
     }
 
+    /// Whether little staging is left, so that what comes back is waited for, or soon will be.
+    pub(crate) fn is_scarce(&self) -> bool {
+        let state = self.lock();
+        let free: usize = state.staging.iter().map(|(size, free)| size * free.len()).sum();
+        state.staging_left < self.staging_min && free < state.staging_all / 4
+    }
+
     /// The longest message, in bytes: every staging buffer holds one.
     pub(crate) fn message_max(&self) -> usize {
         self.staging_min
@@ -316,11 +326,8 @@ impl Pool {
         (self.register)(memory).ok().map(Slab::into_buffer)
     }
 
-    /// Takes back a buffer that was posted, of whatever kind but a landing.
+    /// Takes back staging that was posted.
     pub(crate) fn give_back(&self, buffer: Buffer) {
-        if buffer.is_whole_registration() {
-            return self.lease_back(buffer);
-        }
         let size = buffer.capacity();
         let woken = {
             let mut state = self.lock();

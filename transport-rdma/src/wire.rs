@@ -127,6 +127,8 @@ pub(crate) struct Wire<N: Nic> {
     unreported: u32,
     /// Whether registered memory is among the unreported.
     holds_memory: bool,
+    /// Staging that was posted.
+    staging_out: u32,
     /// Windows that are being closed.
     closing: usize,
     waiting: VecDeque<Out>,
@@ -169,6 +171,7 @@ impl<N: Nic> Wire<N> {
             outstanding: 0,
             unreported: 0,
             holds_memory: false,
+            staging_out: 0,
             closing: 0,
             waiting: VecDeque::new(),
             own: None,
@@ -230,9 +233,14 @@ impl<N: Nic> Wire<N> {
         self.outstanding > self.unreported || !self.waiting.is_empty()
     }
 
-    /// Whether completions of this side's own requests are waited for, not only the peer's messages.
+    /// Whether completions of this side's own requests are waited for, not only the peer's messages; by whoever needs the
+    /// memory that they bring back.
     pub(crate) fn awaits_own(&self) -> bool {
-        self.closing > 0 || !self.waiting.is_empty() || self.outstanding > (self.depth - self.reserve) / 2
+        let is_full = self.outstanding > (self.depth - self.reserve) / 2;
+        is_full
+            || self.closing > 0
+            || !self.waiting.is_empty()
+            || (self.staging_out > 0 && self.pool.is_scarce())
     }
 
     /// Queues a message.
@@ -398,7 +406,10 @@ impl<N: Nic> Wire<N> {
         for piece in pieces {
             match piece {
                 Piece::Owned(buffer) if Some(buffer.address()) == self.own_address => self.own = Some(buffer),
-                Piece::Owned(buffer) => self.pool.give_back(buffer),
+                Piece::Owned(buffer) => {
+                    self.staging_out -= 1;
+                    self.pool.give_back(buffer);
+                }
                 Piece::Shared(frozen) => self.pool.view_back(frozen),
             }
         }
@@ -441,7 +452,11 @@ impl<N: Nic> Wire<N> {
                 (self.unreported, self.holds_memory) = (0, false);
             }
             let payload = match (posting.payload.take(), &mut posting.slip) {
-                (Some(piece), _) => Payload::One(piece),
+                (Some(piece), _) => {
+                    let is_own = |buffer: &Buffer| Some(buffer.address()) == self.own_address;
+                    self.staging_out += u32::from(matches!(&piece, Piece::Owned(buffer) if !is_own(buffer)));
+                    Payload::One(piece)
+                }
                 (None, Some((slip, len))) => Payload::Inline(&slip.as_mut()[..*len]),
                 (None, None) => Payload::Empty,
             };

@@ -41,6 +41,13 @@ struct Sending {
     staged: bool,
 }
 
+impl Sending {
+    /// Whether a chunk waits that is not the last. It goes at once: the next one may wait for its memory.
+    fn has_another(&self) -> bool {
+        self.chunks.len() > usize::from(!self.segments.has_remaining())
+    }
+}
+
 /// The bodies that one connection sends.
 #[derive(Debug, Default)]
 pub(super) struct Bodies {
@@ -78,8 +85,7 @@ impl Bodies {
             again = true;
         }
         for sending in &mut self.sending {
-            while sending.chunks.len() > 1 && wire.room() > 0 && link.endpoint.may_write(sending.job.transfer)
-            {
+            while sending.has_another() && wire.room() > 0 && link.endpoint.may_write(sending.job.transfer) {
                 let Some((offset, chunk)) = sending.chunks.pop_front() else { break };
                 if let Some(to) = place(&sending.job, offset) {
                     wire.write(chunk, to, None);

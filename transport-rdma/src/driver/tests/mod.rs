@@ -17,6 +17,9 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 fn run(seed: u64, trouble: Trouble) -> Counts {
+    if variable("BYWAY_VERBOSE").is_some() {
+        eprintln!("seed {seed}");
+    }
     let ran = catch_unwind(AssertUnwindSafe(|| Schedule::new(seed, trouble).run()));
     ran.unwrap_or_else(|panic| {
         eprintln!("it was BYWAY_SEED={seed} with {trouble:?}");

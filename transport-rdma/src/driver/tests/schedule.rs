@@ -23,6 +23,9 @@ use crate::sim::{Delays, FabricOptions, Fault, FaultPlan, SimNicOptions};
 
 const MAX_HEAD: u16 = 256;
 
+/// For how long drivers may still look for completions of their own when everything is over.
+const LOOKS: Duration = Duration::from_millis(150);
+
 /// What a schedule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -64,6 +67,8 @@ pub(super) struct Schedule {
     /// When a driver is dropped.
     drop_at: Option<(Duration, usize, usize)>,
     landing_is_short: bool,
+    /// From when on nothing more is to be expected.
+    rests_at: Option<Duration>,
     /// Whether connections are being closed.
     parting: bool,
 }
@@ -91,7 +96,7 @@ fn options(random: &mut Rng) -> RdmaOptions {
         receives_min,
         receives_max: receives_min + random.u16(0..12),
         shared_receives: random.u32(32..80),
-        staging: random.usize(1..4) << 20,
+        staging: random.choice([1, 40 << 10, 100 << 10, 300 << 10, 1 << 20, 3 << 20]).expect("some"),
         landing: random.choice([64 << 10, 512 << 10, 64 << 20]).expect("some"),
         leases: random.choice([0, 128 << 10, 64 << 20]).expect("some"),
         keep: random.choice([0, 64 << 10, 8 << 20]).expect("some"),
@@ -179,6 +184,7 @@ impl Schedule {
             ends: Vec::new(),
             drop_at: None,
             landing_is_short,
+            rests_at: None,
             parting: false,
         };
         this.write_scripts(&mut random);
@@ -314,7 +320,10 @@ impl Schedule {
         let dropped = self.drop_at.map(|(at, ..)| at).filter(|_| !self.is_over());
         let busy = fabric.into_iter().chain(actors.flatten()).chain(dropped).min();
         let drivers = self.world.next_at();
-        if busy.is_none() && ((self.is_over() && !self.parting) || drivers.is_none()) {
+        let now = self.world.fabric.now();
+        let is_over = self.is_over() && !self.parting;
+        let rests_at = if is_over { *self.rests_at.get_or_insert(now + LOOKS) } else { Duration::MAX };
+        if busy.is_none() && (now > rests_at || drivers.is_none()) {
             return false;
         }
         let next = busy.into_iter().chain(drivers).min();
@@ -366,7 +375,8 @@ impl Schedule {
         }
     }
 
-    fn left(&self) -> String {
+    /// What there is, for whoever looks for the reason.
+    pub(super) fn left(&self) -> String {
         let clients: Vec<_> = self.clients.iter().map(|client| client.number).collect();
         let servers: Vec<_> = self.servers.iter().map(|(_, server)| server.number).collect();
         let what = |number: &usize| format!("{number}: {:?}", self.scripts[*number]);
