@@ -281,6 +281,7 @@ impl Inner {
                 }
                 return;
             }
+            inner.dial.memory.still_failed(Instant::now());
             match inner.dial.memory.retry_at() {
                 Some(next) => at = next.max(Instant::now() + SHORT_LIVED),
                 None => return,

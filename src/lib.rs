@@ -19,6 +19,7 @@ mod dial;
 mod error;
 mod foreign;
 mod listener;
+mod memory;
 mod path;
 mod rdma;
 mod server;

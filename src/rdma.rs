@@ -15,7 +15,7 @@ use byway_rdma::driver::{Driver, JoinedConnection};
 use byway_rdma::nic::Adapter;
 use byway_rdma::pool::Pool;
 use byway_rdma::protocol::offer::Extension;
-use byway_rdma::task::{Ended, Task};
+use byway_rdma::task::{Broken, Ended, Task};
 use byway_rdma::verbs::{PortCounters, PortCounts, VerbsAdapter};
 use byway_rdma::{Counted, Host, RdmaLink, Rings};
 use byway_runtime::connection::Caller;
@@ -206,6 +206,11 @@ impl AnyHost {
         RdmaCounters { connections, device }
     }
 
+    /// How long a connection may take to agree on RDMA.
+    pub(crate) fn agreement_timeout(&self) -> Duration {
+        with_host!(self, host => host.options().agreement_timeout)
+    }
+
     /// How long an agreement is given up for when it failed.
     pub(crate) fn retry_after(&self) -> Duration {
         with_host!(self, host => host.options().retry_after)
@@ -229,6 +234,16 @@ impl AnyOffering {
                 Self::Simulated(Box::new(bootstrap::offer(Ok(host), &options.limits)))
             }
         }
+    }
+
+    /// Gives the agreement this much time.
+    pub(crate) fn within(mut self, limit: Duration) -> Self {
+        match &mut self {
+            Self::Device(offering) => offering.limit = Some(limit),
+            #[cfg(feature = "testing")]
+            Self::Simulated(offering) => offering.limit = Some(limit),
+        }
+        self
     }
 
     pub(crate) fn extension(&self) -> &Extension {
@@ -258,12 +273,13 @@ pub(crate) struct ClientConnection {
 
 pub(crate) type EndedFuture = std::pin::Pin<Box<dyn Future<Output = Ended> + Send>>;
 
-/// As a client, after both hellos.
+/// As a client, after both hellos. `broken` is told when the queue pair has failed, before the calls are.
 pub(crate) async fn client<S>(
     offering: AnyOffering,
     mut greeted: Greeted<S>,
     info: &ConnectionInfo,
     options: Options,
+    broken: Broken,
 ) -> Concluded<ClientConnection, S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -271,12 +287,12 @@ where
     match offering {
         AnyOffering::Device(offering) => {
             let agreed = agree_client(*offering, &mut greeted, &options).await;
-            client_concluded(agreed, greeted, info, options)
+            client_concluded(agreed, greeted, info, options, broken)
         }
         #[cfg(feature = "testing")]
         AnyOffering::Simulated(offering) => {
             let agreed = agree_client(*offering, &mut greeted, &options).await;
-            client_concluded(agreed, greeted, info, options)
+            client_concluded(agreed, greeted, info, options, broken)
         }
     }
 }
@@ -296,6 +312,7 @@ fn client_concluded<A, S>(
     greeted: Greeted<S>,
     info: &ConnectionInfo,
     options: Options,
+    broken: Broken,
 ) -> Concluded<ClientConnection, S>
 where
     A: Adapter,
@@ -306,7 +323,10 @@ where
         Concluded::Rdma((driver, io)) => {
             let caller = Caller(Arc::clone(driver.connection()));
             match Task::client(driver, io, options.keepalive) {
-                Ok(task) => Concluded::Rdma(ClientConnection { caller, task: Box::pin(task) }),
+                Ok(task) => {
+                    let task = Box::pin(task.when_broken(broken));
+                    Concluded::Rdma(ClientConnection { caller, task })
+                }
                 Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
             }
         }

@@ -9,6 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use byway_runtime::Limits;
@@ -41,14 +42,18 @@ pub struct Offering<A: Adapter> {
     prepared: Option<Prepared<A>>,
     /// For the hello.
     pub extension: Extension,
+    /// How long the agreement may take; `None` for as long as the device's options say.
+    pub limit: Option<Duration>,
 }
 
 /// As a client: a queue pair to be offered, or the reason why there is none.
 pub fn offer<A: Adapter>(host: Result<&Arc<Host<A>>, String>, limits: &Limits) -> Offering<A> {
     let prepared = host.and_then(|host| host.prepare(limits));
     match prepared.and_then(|prepared| Ok((own_offer(&prepared)?, prepared))) {
-        Ok((offer, prepared)) => Offering { prepared: Some(prepared), extension: Extension::Offer(offer) },
-        Err(reason) => Offering { prepared: None, extension: Extension::Unavailable(reason) },
+        Ok((offer, prepared)) => {
+            Offering { prepared: Some(prepared), extension: Extension::Offer(offer), limit: None }
+        }
+        Err(reason) => Offering { prepared: None, extension: Extension::Unavailable(reason), limit: None },
     }
 }
 
@@ -80,7 +85,9 @@ where
 {
     let mut handshake = Handshake::client(&offering.extension);
     handshake.handle_peer(Extension::decode(&theirs.extension), theirs.limits.max_head);
-    Agreement::new(Role::Client, handshake, offering.prepared, None, local, theirs).run(io, buffer).await
+    let mut agreement = Agreement::new(Role::Client, handshake, offering.prepared, None, local, theirs);
+    agreement.limit = offering.limit.unwrap_or(agreement.limit);
+    agreement.run(io, buffer).await
 }
 
 /// As a server, after the client's hello: says hello and agrees with the client. `buffer` has what was read behind its
@@ -116,6 +123,8 @@ where
     bell: Option<<A::Nic as Rings>::Bell>,
     local: &'a Limits,
     theirs: &'a Hello,
+    /// How long all of it may take.
+    limit: Duration,
     /// Whether the probe went out, and whether the peer's came.
     probed: bool,
     proven: bool,
@@ -140,17 +149,20 @@ where
         local: &'a Limits,
         theirs: &'a Hello,
     ) -> Self {
-        let (endpoint, polled, bell) = (None, Polled::default(), None);
+        let own = host.or(prepared.as_ref().map(|prepared| &prepared.share.host));
+        // Without a device there is nothing to agree on.
+        let limit = own.map_or(Duration::from_secs(1), |host| host.options.agreement_timeout);
         Self {
             role,
             handshake,
             host,
             prepared,
-            endpoint,
-            polled,
-            bell,
+            endpoint: None,
+            polled: Polled::default(),
+            bell: None,
             local,
             theirs,
+            limit,
             probed: false,
             proven: false,
         }
@@ -160,8 +172,7 @@ where
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let own = self.host.or(self.prepared.as_ref().map(|prepared| &prepared.share.host));
-        let limit = own.map_or(std::time::Duration::from_secs(1), |host| host.options.agreement_timeout);
+        let limit = self.limit;
         // Half of the time for the queue pair, all of it for the verdicts.
         let began = Instant::now();
         let mut patience = began + limit / 2;
