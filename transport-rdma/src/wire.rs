@@ -185,6 +185,11 @@ impl<N: Nic> Wire<N> {
         self.nic.connect(self.queue_pair, peer)
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing > 0
+    }
+
     /// How far it is, for whoever looks for the reason why it hangs.
     #[cfg(test)]
     pub(crate) fn describe(&self) -> String {

@@ -259,10 +259,10 @@ impl World {
         let Some(driver) = &mut this.driver else { return Vec::new() };
         match this.phase {
             Phase::Running => {
-                let (heard, closing) = (driver.heard(), driver.wire.awaits_own());
+                let (heard, closing) = (driver.heard(), driver.wire.is_closing());
                 let turned = driver.turn(instant, &this.waker);
                 let calls: Vec<_> = driver.take_calls().collect();
-                let missed = driver.heard() > heard || (closing && !driver.wire.awaits_own());
+                let missed = driver.heard() > heard || (closing && !driver.wire.is_closing());
                 assert!(!looks || !missed, "a completion that rang no bell");
                 let turned = match turned {
                     Ok(_) if peer_closed => Err(Failure::new("the peer closed it")),
