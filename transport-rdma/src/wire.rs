@@ -186,6 +186,11 @@ impl<N: Nic> Wire<N> {
     }
 
     #[cfg(test)]
+    pub(crate) fn queue_pair(&self) -> QueuePairId {
+        self.queue_pair
+    }
+
+    #[cfg(test)]
     pub(crate) fn is_closing(&self) -> bool {
         self.closing > 0
     }

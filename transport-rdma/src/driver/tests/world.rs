@@ -102,6 +102,8 @@ pub(super) struct World {
     base: Instant,
     pub(super) hosts: Vec<Arc<Host<SimAdapter>>>,
     pub(super) links: Vec<Link>,
+    /// Drivers that have no turns any more, and whose queue pairs are still there.
+    pub(super) captured: Vec<Driver<SimAdapter>>,
     pub(super) random: Rng,
     /// Whether peers that are silent are asked whether they are alive. Where nothing fails they are not, since a
     /// question would wake a connection that hangs.
@@ -144,6 +146,7 @@ impl World {
             base: Instant::now(),
             hosts: Vec::new(),
             links: Vec::new(),
+            captured: Vec::new(),
             random,
             keepalive: false,
             strict: false,
