@@ -273,6 +273,7 @@ where
                 },
             }
         }
+        self.driver.stop();
         let Phase::Closing { failure, .. } = &self.phase else { return Poll::Pending };
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
         if shut.is_pending() {

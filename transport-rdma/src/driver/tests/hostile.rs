@@ -13,7 +13,7 @@ use super::super::Driver;
 use super::calls::{Script, Way};
 use super::schedule::{Schedule, Strike, Trouble};
 use super::world::World;
-use crate::nic::{Nic, Operation, Payload, RemoteSlice, Request, WorkId};
+use crate::nic::{Operation, QueuePairSpec, RemoteSlice};
 use crate::options::RdmaOptions;
 use crate::pool::Owner;
 use crate::protocol::Place;
@@ -30,7 +30,7 @@ pub(super) fn options() -> RdmaOptions {
         receive_size: least_receive(256) as u32 + 1100,
         receives_max: 12,
         shared_receives: 64,
-        staging: 1 << 20,
+        staging: 8 << 20,
         landing: 16 << 20,
         keep: 1 << 20,
         transfers: 4,
@@ -58,6 +58,7 @@ fn script(link: usize, number: u64) -> Script {
         keeps: true,
         leases: false,
         deadline: None,
+        garbled: link == 0,
         client: Way::Slow(Duration::from_micros(20)),
         server: Way::Slow(Duration::from_micros(15)),
     }
@@ -67,8 +68,10 @@ fn script(link: usize, number: u64) -> Script {
 /// attacked side of the first connection ended, if it did.
 fn strike(when: fn(&World) -> bool, act: impl FnOnce(&mut World) + 'static) -> Option<Failure> {
     let mut world = World::new(FabricOptions { seed: 3, ..FabricOptions::default() });
-    for _ in [HOST, PEERS] {
-        world.add_host(&SimNicOptions::default(), options());
+    // So few completions that the peer can overrun their queue.
+    let host = RdmaOptions { queue_pair: QueuePairSpec { send_depth: 24, ..QueuePairSpec::default() }, ..options() };
+    for options in [host, options()] {
+        world.add_host(&SimNicOptions::default(), options);
     }
     for _ in 0..2 {
         world.connect([PEERS, HOST], limits()).expect("there are receives");
@@ -92,24 +95,12 @@ fn capture(world: &mut World) -> &mut Driver<SimAdapter> {
 }
 
 fn send(driver: &mut Driver<SimAdapter>, message: &[u8]) {
-    let queue_pair = driver.wire.queue_pair();
-    let payload = if message.len() <= 128 {
-        Payload::Inline(message)
-    } else {
-        let mut buffer = driver.share.host.pool.register_one(message.len()).expect("there is memory");
-        buffer.fill_from(message);
-        Payload::buffer(buffer)
-    };
-    driver.wire.nic_mut().post_send(queue_pair, WorkId(0), payload, None).expect("it is posted");
+    driver.wire.post_raw(Operation::Send { immediate: None }, message);
 }
 
 fn write(driver: &mut Driver<SimAdapter>, len: usize, to: RemoteSlice, immediate: Option<u32>) {
-    let queue_pair = driver.wire.queue_pair();
-    let mut buffer = driver.share.host.pool.register_one(len.max(1)).expect("there is memory");
-    buffer.fill_from(&vec![0xee; len]);
-    let operation = Operation::Write { to: RemoteSlice { len: len as u64, ..to }, immediate };
-    let mut batch = vec![Request::signaled(WorkId(0), operation, Payload::buffer(buffer))];
-    driver.wire.nic_mut().post(queue_pair, &mut batch).expect("it is posted");
+    let to = RemoteSlice { len: len as u64, ..to };
+    driver.wire.post_raw(Operation::Write { to, immediate }, &vec![0xee; len]);
 }
 
 /// A header that gives `total` credits, and nothing else.
@@ -190,7 +181,7 @@ fn a_write_beyond_its_length_inside_its_buffer_reaches_nobody() {
 
 #[test]
 fn messages_without_credits() {
-    for count in [20, 60] {
+    for count in [20, 60, 120] {
         let ended = strike(is_warm, move |world| {
             let driver = capture(world);
             (0..count).for_each(|_| send(driver, &bare(3)));

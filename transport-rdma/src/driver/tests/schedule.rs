@@ -240,6 +240,7 @@ impl Schedule {
                 keeps: random.u8(0..3) == 0,
                 leases: random.u8(0..3) == 0,
                 deadline,
+                garbled: false,
                 client: way(random, false),
                 server: way(random, true),
             });
@@ -293,7 +294,9 @@ impl Schedule {
     }
 
     fn is_over(&self) -> bool {
-        self.clients.is_empty() && self.servers.is_empty()
+        // The handlers of a hostile peer that says nothing wait until its connection is closed.
+        let waits = |link: usize| self.trouble == Trouble::Hostile && link == 0 && !self.parting;
+        self.clients.is_empty() && self.servers.iter().all(|(link, _)| waits(*link))
     }
 
     /// Lets something happen; `false` when nothing is left to do.
@@ -465,6 +468,7 @@ impl Schedule {
             }
         }
         while self.step() {}
+        assert!(self.is_over(), "handlers outlive their connection: {}", self.left());
         self.check_left();
     }
 }

@@ -37,6 +37,7 @@ fn full_windows_both_ways_go_on_once_somebody_reads() {
                 keeps: false,
                 leases: false,
                 deadline: None,
+                garbled: false,
                 client: late,
                 server: late,
             });

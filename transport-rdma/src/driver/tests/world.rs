@@ -293,6 +293,9 @@ impl World {
                 let at = now + Duration::from_nanos(self.random.u64(0..200_000));
                 let this = &mut self.links[link].sides[side];
                 this.closed_at = Some(at);
+                if let Some(driver) = &mut this.driver {
+                    driver.stop();
+                }
                 if told && now < until {
                     (this.phase, this.at) = (Phase::Waiting { until }, Some(until));
                 } else {
