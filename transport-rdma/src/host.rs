@@ -14,6 +14,7 @@ use crate::counters::{Counted, Counters};
 use crate::nic::{Adapter, NicError};
 use crate::options::RdmaOptions;
 use crate::pool::{Owner, Pool};
+use crate::protocol::credit::Credits;
 use crate::protocol::ledger::ShareId;
 use crate::protocol::offer::Capabilities;
 use crate::protocol::wire::least_receive;
@@ -41,11 +42,13 @@ pub(crate) struct Share<A: Adapter> {
     pub(crate) id: ShareId,
     pub(crate) owner: Owner,
     pub(crate) mail: Arc<Mail>,
+    /// Receives that do not come back.
+    pub(crate) lost: Credits,
 }
 
 impl<A: Adapter> Drop for Share<A> {
     fn drop(&mut self) {
-        self.host.receives.close(self.id);
+        self.host.receives.close(self.id, self.lost);
     }
 }
 
@@ -125,8 +128,8 @@ impl<A: Adapter> Host<A> {
         }
         let (id, receives, mail) = self.receives.open(&*self.adapter)?;
         let owner = Owner(OWNERS.fetch_add(1, Ordering::Relaxed));
-        let share = Share { host: Arc::clone(self), id, owner, mail };
-        let consumed = u32::from(self.options.receives_max) + UNLENT;
+        let share = Share { host: Arc::clone(self), id, owner, mail, lost: Credits(0) };
+        let consumed = u32::from(self.options.receives_max).max(receives.0) + UNLENT;
         let wire = self.wire(consumed).map_err(|error| format!("a queue pair cannot be created: {error}"))?;
         let capabilities = Capabilities {
             receive_depth: receives.0.try_into().unwrap_or(u16::MAX),

@@ -230,29 +230,26 @@ impl Pool {
     /// Staging of at least `len` bytes, if there is any. Otherwise `waker` is woken when some comes back.
     pub(crate) fn staging(self: &Arc<Self>, len: usize, waker: &Waker) -> Option<Staging> {
         let size = self.staging_size(len);
-        self.find_staging(size, |state| state.larger_staging(size), waker)
+        self.find_staging(size, size, waker)
     }
 
     /// Staging for a part of what is `len` bytes, as large a part as there is staging for, if there is any. Otherwise
     /// `waker` is woken when some comes back.
     pub(crate) fn staging_for_part(self: &Arc<Self>, len: usize, waker: &Waker) -> Option<Staging> {
         let size = self.staging_size(len.min(STAGING_MAX));
-        self.find_staging(size, |state| state.larger_staging(size).or_else(|| state.largest_staging()), waker)
+        self.find_staging(size, self.staging_min, waker)
     }
 
-    /// Staging of just this size, or more is registered, or any that `other` finds.
-    fn find_staging(
-        self: &Arc<Self>,
-        size: usize,
-        other: impl Fn(&mut State) -> Option<Buffer>,
-        waker: &Waker,
-    ) -> Option<Staging> {
+    /// Staging of `size` bytes, of more, or else of as much as there is, but at least `least`.
+    fn find_staging(self: &Arc<Self>, size: usize, least: usize, waker: &Waker) -> Option<Staging> {
         if let Some(staging) = self.free_staging(size) {
             return Some(staging);
         }
-        self.grow_staging(size);
+        if !self.grow_staging(size) {
+            self.grow_staging(least);
+        }
         let mut state = self.lock();
-        let found = state.staging.get_mut(&size).and_then(Vec::pop).or_else(|| other(&mut state));
+        let found = state.take_staging(size, least);
         if found.is_none() && !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
             state.waiting.push(waker.clone());
         }
@@ -271,8 +268,8 @@ impl Pool {
         len.next_power_of_two().max(self.staging_min)
     }
 
-    /// Registers another region of staging, cut to `size`, as far as the budget allows it.
-    fn grow_staging(&self, size: usize) {
+    /// Registers another region of staging, cut to `size`; `false` when the budget has no room for one.
+    fn grow_staging(&self, size: usize) -> bool {
         let region = {
             let mut state = self.lock();
             let region = STAGING_REGION.max(2 * size).min(state.staging_left - state.staging_left % size);
@@ -280,7 +277,7 @@ impl Pool {
             region
         };
         if region == 0 {
-            return;
+            return false;
         }
         let registered = Memory::allocate(region).map_err(|error| error.to_string());
         match registered.and_then(|memory| (self.register)(memory)) {
@@ -291,6 +288,7 @@ impl Pool {
                 state.refused = Some(reason);
             }
         }
+        true
     }
 
     /// Whether little staging is left, so that what comes back is waited for, or soon will be.
@@ -447,14 +445,10 @@ impl Pool {
 const LEASES: Owner = Owner(0);
 
 impl State {
-    /// The smallest free staging buffer that is larger than `size`.
-    fn larger_staging(&mut self, size: usize) -> Option<Buffer> {
-        self.staging.range_mut(size + 1..).find_map(|(_, free)| free.pop())
-    }
-
-    /// The largest free staging buffer.
-    fn largest_staging(&mut self) -> Option<Buffer> {
-        self.staging.values_mut().rev().find_map(Vec::pop)
+    /// The smallest free staging buffer of at least `size` bytes, or else the largest of at least `least`.
+    fn take_staging(&mut self, size: usize, least: usize) -> Option<Buffer> {
+        let larger = self.staging.range_mut(size..).find_map(|(_, free)| free.pop());
+        larger.or_else(|| self.staging.range_mut(least..size).rev().find_map(|(_, free)| free.pop()))
     }
 
     /// A free buffer of this size, of the same owner where there is one.

@@ -115,10 +115,11 @@ impl Receives {
         self.lock().ledger.handle_given_back(id, entries);
     }
 
-    /// The connection is gone, and what it used is posted again.
-    pub(crate) fn close(&self, id: ShareId) {
+    /// The connection is gone, and what it used is posted again, but for `lost`.
+    pub(crate) fn close(&self, id: ShareId, lost: Credits) {
         let mut state = self.lock();
         state.ledger.close(id);
+        state.posted -= state.ledger.lose(lost).0;
         state.mail.retain(|(share, _)| *share != id);
     }
 

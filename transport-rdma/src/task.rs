@@ -344,6 +344,7 @@ where
                 Poll::Ready(_) => self.last_word.clear(),
             }
         }
+        self.driver.stop();
         let Phase::Closing { failure, .. } = &self.phase else { return Poll::Pending };
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
         if shut.is_pending() {

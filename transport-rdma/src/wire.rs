@@ -145,6 +145,9 @@ pub(crate) struct Wire<N: Nic> {
     bound: Vec<WindowId>,
     /// Slips whose messages were copied.
     pub(crate) spent: Vec<Slip>,
+    /// Whether the completion queue had no place for a completion: the device then fails the queue pair, and a receive
+    /// that the completion was for is lost.
+    overran: bool,
     /// Whether the last request of every batch asks for a report: when it is waited for.
     pub(crate) report_last: bool,
 }
@@ -183,6 +186,7 @@ impl<N: Nic> Wire<N> {
             free_windows: Vec::new(),
             bound: Vec::new(),
             spent: Vec::new(),
+            overran: false,
             report_last: false,
         })
     }
@@ -201,6 +205,22 @@ impl<N: Nic> Wire<N> {
 
     pub(crate) fn connect(&mut self, peer: &Endpoint) -> Result<(), NicError> {
         self.nic.connect(self.queue_pair, peer)
+    }
+
+    /// Posts what no driver would.
+    #[cfg(test)]
+    pub(crate) fn post_raw(&mut self, operation: Operation, bytes: &[u8]) {
+        let mut staging = self.pool.staging(bytes.len(), Waker::noop()).expect("there is some");
+        staging.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        let buffer = staging.into_buffer(bytes.len()).expect("there is memory");
+        let mut batch = vec![Request::signaled(WorkId(0), operation, Payload::buffer(buffer))];
+        self.nic.post(self.queue_pair, &mut batch).expect("there is room in the send queue");
+        (self.outstanding, self.staging_out) = (self.outstanding + 1, self.staging_out + 1);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing > 0
     }
 
     /// How far it is, for whoever looks for the reason why it hangs.
@@ -546,6 +566,17 @@ impl<N: Nic> Wire<N> {
         self.nic.arm(!all).map_err(|error| format!("its completions cannot be waited for: {error}"))
     }
 
+    /// Fails the queue pair, so that it takes no more receives, and takes what has come.
+    pub(crate) fn stop(&mut self, into: &mut Polled) {
+        let _ = self.nic.fail_queue_pair(self.queue_pair);
+        while let Ok(Came::All | Came::More) = self.poll(into) {}
+    }
+
+    /// Receives that were used up and that no completion will bring back.
+    pub(crate) fn lost_receives(&self) -> u32 {
+        u32::from(self.overran)
+    }
+
     /// Takes the wake-ups; without any, what the device tells.
     ///
     /// # Errors
@@ -564,7 +595,10 @@ impl<N: Nic> Wire<N> {
         taken.map_err(|error| format!("the device cannot be asked: {error}"))?;
         for event in self.events.drain(..) {
             match event {
-                Event::CompletionQueueFailed => return Err("its completion queue overran".into()),
+                Event::CompletionQueueFailed => {
+                    self.overran = true;
+                    return Err("its completion queue overran".into());
+                }
                 Event::SharedReceiveFailed => return Err("the device's receive queue failed".into()),
                 Event::DeviceFailed => return Err("the device failed or was removed".into()),
                 // Without a request of its own that is out, nothing else would tell.

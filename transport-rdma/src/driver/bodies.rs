@@ -111,6 +111,12 @@ impl Bodies {
         }
     }
 
+    /// What is being sent.
+    #[cfg(test)]
+    pub(super) fn jobs(&self) -> Vec<Job> {
+        self.sending.iter().map(|sending| sending.job).collect()
+    }
+
     /// Drops a body that needs nothing more.
     pub(super) fn forget(&mut self, transfer: TransferId) {
         self.sending.retain(|sending| sending.job.transfer != transfer);

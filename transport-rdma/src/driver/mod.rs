@@ -353,6 +353,15 @@ impl<A: Adapter> Driver<A> {
         !self.broken && (self.wire.has_to_send() || self.with(|turn| turn.link().endpoint.has_to_send()))
     }
 
+    /// Everything is said, and nothing more is listened to. Until its queue pair is gone a peer that goes on sending would
+    /// take receives that others count on.
+    pub(crate) fn stop(&mut self) {
+        self.broken = true;
+        self.wire.stop(&mut self.polled);
+        self.polled.arrivals.clear();
+        self.landings.take_closed(&mut self.polled, &self.share.host.pool);
+    }
+
     /// Whether the queue pair failed.
     pub(crate) fn is_broken(&self) -> bool {
         self.failed
@@ -424,6 +433,9 @@ impl<A: Adapter> Drop for Driver<A> {
             turn.link().close()
         });
         drop(left);
+        // What the device says last.
+        let _ = self.wire.take_wakes();
+        self.share.lost = Credits(self.wire.lost_receives());
     }
 }
 

@@ -51,6 +51,13 @@ impl Ledger {
         self.free = self.free.saturating_add(posted.0);
     }
 
+    /// Notes that fewer entries are posted, of those that are nobody's; returns how many.
+    pub fn lose(&mut self, lost: Credits) -> Credits {
+        let lost = lost.0.min(self.free);
+        self.free -= lost;
+        Credits(lost)
+    }
+
     /// Entries of one share; none when it is closed.
     pub fn share(&self, id: ShareId) -> Credits {
         Credits(self.shares.get(id.0).copied().flatten().map_or(0, |share| share.entries))

@@ -234,6 +234,12 @@ impl Windows {
         self.windows.iter_mut().filter_map(ours).filter_map(|window| window.buffer).collect()
     }
 
+    /// Where the buffers of a consumer's windows are.
+    pub(super) fn addresses(&self, consumer: u32) -> Vec<u64> {
+        let ours = self.windows.iter().flatten().filter(|window| window.consumer == consumer);
+        ours.filter_map(|window| window.buffer.as_ref()).map(Buffer::address).collect()
+    }
+
     /// Whether a peer has access through a window that is bound to this queue pair.
     pub(super) fn any_active(&self, qp: u32) -> bool {
         self.windows.iter().flatten().any(|window| window.active && window.qp == qp)

@@ -72,6 +72,11 @@ impl SimNic {
         self.adapter.set_shared_low_mark(limit)
     }
 
+    /// Where the memory is that peers may write through this NIC's windows: real addresses of this process.
+    pub fn granted(&self) -> Vec<u64> {
+        self.lock().device(self.device()).windows.addresses(self.number)
+    }
+
     fn at(&self, queue_pair: QueuePairId) -> QpRef {
         QpRef { nic: self.device(), qp: queue_pair.0 }
     }

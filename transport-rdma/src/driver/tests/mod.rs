@@ -4,8 +4,12 @@
 
 mod calls;
 mod checks;
+mod hostile;
+mod idle;
 mod schedule;
+mod stuck;
 mod world;
+mod zero_copy;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;

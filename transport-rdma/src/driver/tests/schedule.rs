@@ -37,6 +37,14 @@ pub(super) enum Trouble {
     Fault,
     /// A driver is dropped in the middle.
     Drop,
+    /// The client of the first connection does what no driver would; calls of the others go on.
+    Hostile,
+}
+
+/// What a hostile peer does, and when it may.
+pub(super) struct Strike {
+    pub(super) when: fn(&World) -> bool,
+    pub(super) act: Box<dyn FnOnce(&mut World)>,
 }
 
 /// What came out of a schedule, to see that schedules do what they are for.
@@ -71,6 +79,9 @@ pub(super) struct Schedule {
     rests_at: Option<Duration>,
     /// Whether connections are being closed.
     parting: bool,
+    /// Why each connection failed before it was closed, if it did.
+    pub(super) failures: Vec<Option<Failure>>,
+    pub(super) strike: Option<Strike>,
 }
 
 fn nic_options(random: &mut Rng) -> SimNicOptions {
@@ -168,10 +179,18 @@ impl Schedule {
             let _ = world.connect(hosts, limits);
         }
         assert!(!world.links.is_empty(), "the first connection finds receives");
+        let mut this = Self::with(world, seed, trouble);
+        this.write_scripts(&mut random);
+        this.plan(&mut random);
+        this
+    }
+
+    /// A schedule without calls and faults so far.
+    pub(super) fn with(world: World, seed: u64, trouble: Trouble) -> Self {
         let callers =
             world.links.iter().map(|link| Arc::new(Caller(Arc::clone(&link.sides[0].connection)))).collect();
         let landing_is_short = world.hosts.iter().any(|host| host.options.landing < 32 << 20);
-        let mut this = Self {
+        Self {
             seed,
             trouble,
             world,
@@ -186,15 +205,21 @@ impl Schedule {
             landing_is_short,
             rests_at: None,
             parting: false,
-        };
-        this.write_scripts(&mut random);
-        this.plan(&mut random);
-        this
+            failures: Vec::new(),
+            strike: None,
+        }
+    }
+
+    /// Adds a call.
+    pub(super) fn add(&mut self, script: Script) {
+        self.clients.push(Client::new(self.scripts.len(), script.at));
+        self.scripts.push(script);
+        self.ends.push(None);
     }
 
     fn write_scripts(&mut self, random: &mut Rng) {
         let count = random.usize(1..30);
-        for number in 0..count {
+        for _ in 0..count {
             let link = random.usize(0..self.world.links.len());
             let hosts = [0, 1].map(|side| self.world.links[link].sides[side].host);
             let [client, server] = hosts.map(|host| self.world.hosts[host].options.clone());
@@ -204,7 +229,7 @@ impl Schedule {
             };
             let (requests, replies) = (lens(random, &client), lens(random, &server));
             let deadline = (random.u8(0..10) == 0).then(|| Duration::from_nanos(random.u64(0..800_000)));
-            self.scripts.push(Script {
+            self.add(Script {
                 link,
                 at: Duration::from_nanos(random.u64(0..600_000)),
                 method: random.usize(0..4),
@@ -215,11 +240,10 @@ impl Schedule {
                 keeps: random.u8(0..3) == 0,
                 leases: random.u8(0..3) == 0,
                 deadline,
+                garbled: false,
                 client: way(random, false),
                 server: way(random, true),
             });
-            self.clients.push(Client::new(number, self.scripts[number].at));
-            self.ends.push(None);
         }
     }
 
@@ -269,12 +293,15 @@ impl Schedule {
         }
         self.check_ends(&mut counts);
         self.check_rest();
+        self.failures = self.world.links.iter().map(|link| link.sides[1].failure.clone()).collect();
         self.part();
         counts
     }
 
     fn is_over(&self) -> bool {
-        self.clients.is_empty() && self.servers.is_empty()
+        // The handlers of a hostile peer that says nothing wait until its connection is closed.
+        let waits = |link: usize| self.trouble == Trouble::Hostile && link == 0 && !self.parting;
+        self.clients.is_empty() && self.servers.iter().all(|(link, _)| waits(*link))
     }
 
     /// Lets something happen; `false` when nothing is left to do.
@@ -282,6 +309,9 @@ impl Schedule {
         let now = self.world.fabric.now();
         if let Some((_, link, side)) = self.drop_at.take_if(|(at, ..)| *at <= now) {
             self.world.drop_driver(link, side);
+        }
+        if let Some(strike) = self.strike.take_if(|strike| (strike.when)(&self.world)) {
+            (strike.act)(&mut self.world);
         }
         let drivers = self.world.ready();
         let is_due = |at: Option<Duration>, raised: bool| raised || at.is_some_and(|at| at <= now);
@@ -395,9 +425,13 @@ impl Schedule {
     /// How every call ended.
     fn check_ends(&self, counts: &mut Counts) {
         assert!(self.is_over(), "nothing happens any more: {}", self.left());
-        let may_fail = matches!(self.trouble, Trouble::Fault | Trouble::Drop);
         for (number, (script, end)) in self.scripts.iter().zip(&self.ends).enumerate() {
             let end = end.as_ref().expect("every call ends");
+            let may_fail = match self.trouble {
+                Trouble::None | Trouble::Loss => false,
+                Trouble::Fault | Trouble::Drop => true,
+                Trouble::Hostile => script.link == 0,
+            };
             let all = script.replies.len();
             let plain = |way| matches!(way, Way::Whole | Way::Slow(_));
             let ours = matches!(script.client, Way::GivesUp { .. });
@@ -438,6 +472,7 @@ impl Schedule {
             (0..self.world.links.len()).flat_map(|link| SIDES.map(|side| (link, side))).collect();
         self.world.random.shuffle(&mut sides);
         self.parting = true;
+        self.world.captured.clear();
         let orderly = self.world.random.bool();
         for (link, side) in sides {
             if orderly {
@@ -447,6 +482,7 @@ impl Schedule {
             }
         }
         while self.step() {}
+        assert!(self.is_over(), "handlers outlive their connection: {}", self.left());
         self.check_left();
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct World {
     base: Instant,
     pub(super) hosts: Vec<Arc<Host<SimAdapter>>>,
     pub(super) links: Vec<Link>,
+    /// Drivers that have no turns any more, and whose queue pairs are still there.
+    pub(super) captured: Vec<Driver<SimAdapter>>,
     pub(super) random: Rng,
     /// Whether peers that are silent are asked whether they are alive. Where nothing fails they are not, since a
     /// question would wake a connection that hangs.
@@ -155,6 +157,7 @@ impl World {
             base: Instant::now(),
             hosts: Vec::new(),
             links: Vec::new(),
+            captured: Vec::new(),
             random,
             keepalive: false,
             strict: false,
@@ -271,10 +274,10 @@ impl World {
         let Some(driver) = &mut this.driver else { return Vec::new() };
         match this.phase {
             Phase::Running => {
-                let (heard, closing) = (driver.heard(), driver.wire.awaits_own());
+                let (heard, closing) = (driver.heard(), driver.wire.is_closing());
                 let turned = driver.turn(instant, &this.waker);
                 let calls: Vec<_> = driver.take_calls().collect();
-                let missed = driver.heard() > heard || (closing && !driver.wire.awaits_own());
+                let missed = driver.heard() > heard || (closing && !driver.wire.is_closing());
                 assert!(!looks || !missed, "a completion that rang no bell");
                 let turned = match turned {
                     Ok(_) if peer_closed => Err(Failure::new("the peer closed it")),
@@ -302,6 +305,9 @@ impl World {
                 let at = now + Duration::from_nanos(self.random.u64(0..200_000));
                 let this = &mut self.links[link].sides[side];
                 this.closed_at = Some(at);
+                if let Some(driver) = &mut this.driver {
+                    driver.stop();
+                }
                 if told && now < until {
                     (this.phase, this.at) = (Phase::Waiting { until }, Some(until));
                 } else {
