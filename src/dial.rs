@@ -9,16 +9,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use byway_rdma::RdmaLink;
+use byway_rdma::protocol::offer::Extension;
 use byway_runtime::connection::Caller;
 use byway_runtime::stream::Outbox;
 use byway_runtime::{Call, ConnectionInfo, Endpoint, Invoke, NewCall, ReadyFuture, StartError, Status};
+use byway_tcp::Options;
 #[cfg(feature = "grpc")]
 use byway_tcp::grpc;
-use byway_rdma::RdmaLink;
-use byway_rdma::protocol::offer::Extension;
 use byway_tcp::native::{self, Greeted};
-use byway_tcp::Options;
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ use tokio::time::Instant;
 use crate::address::Address;
 use crate::error::ConnectError;
 use crate::memory::{Memory, RETRY_AFTER_MAX};
+#[cfg(feature = "grpc")]
+use crate::path::CountedStream;
 use crate::path::{Counted, Path, Transport};
 use crate::rdma::{self, AnyHost, AnyOffering, Concluded, Rdma};
 
@@ -58,7 +60,7 @@ enum Protocol {
     Native(Caller<Outbox>),
     Rdma(Caller<RdmaLink>, AnyHost),
     #[cfg(feature = "grpc")]
-    Grpc { caller: grpc::Caller, _counted: Counted },
+    Grpc(grpc::Caller),
 }
 
 impl Connection {
@@ -81,7 +83,7 @@ impl Connection {
             Protocol::Native(caller) => caller.0.closed(),
             Protocol::Rdma(caller, _) => caller.0.closed(),
             #[cfg(feature = "grpc")]
-            Protocol::Grpc { caller, .. } => caller.closed(),
+            Protocol::Grpc(caller) => caller.closed(),
         }
     }
 }
@@ -92,7 +94,7 @@ impl Invoke for Connection {
             Protocol::Native(caller) => caller.start(call),
             Protocol::Rdma(caller, _) => caller.start(call),
             #[cfg(feature = "grpc")]
-            Protocol::Grpc { caller, .. } => caller.start(call),
+            Protocol::Grpc(caller) => caller.start(call),
         }
     }
 
@@ -101,7 +103,7 @@ impl Invoke for Connection {
             Protocol::Native(caller) => caller.ready(),
             Protocol::Rdma(caller, _) => caller.ready(),
             #[cfg(feature = "grpc")]
-            Protocol::Grpc { caller, .. } => caller.ready(),
+            Protocol::Grpc(caller) => caller.ready(),
         }
     }
 }
@@ -172,7 +174,8 @@ impl Dial {
         let lost = |reason| Ok(Err(Lost { reason, retry_after }));
         let until = Instant::now() + self.patience(host.as_ref().ok());
         let greeting = native::greet(stream, &self.options.limits, offering.extension().encode());
-        let greeted = if offered { tokio::time::timeout_at(until, greeting).await } else { Ok(greeting.await) };
+        let greeted =
+            if offered { tokio::time::timeout_at(until, greeting).await } else { Ok(greeting.await) };
         let greeted = match greeted {
             Ok(Ok(greeted)) => greeted,
             // It may be the offer that it does not like.
@@ -276,10 +279,11 @@ impl Dial {
             Address::Unix(_) => "localhost".to_owned(),
         };
         let info = ConnectionInfo { link: "grpc", ..info };
+        let stream = CountedStream::new(stream, Counted::GRPC);
         let connected = grpc::connect(stream, &authority, Arc::new(info), self.options).await;
         match connected {
             Ok(caller) => Ok(Connection {
-                protocol: Protocol::Grpc { caller, _counted: Counted::new(Counted::GRPC) },
+                protocol: Protocol::Grpc(caller),
                 path: Path::Grpc { why_not_better: given_up },
             }),
             Err(source) => Err(ConnectError::Grpc { address: self.address.clone(), source, given_up }),

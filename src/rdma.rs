@@ -39,7 +39,7 @@ pub struct Rdma(Arc<Source>);
 
 enum Source {
     Off(String),
-    Devices(Devices),
+    Devices(Box<Devices>),
     #[cfg(feature = "testing")]
     Simulated(Arc<Host<byway_rdma::sim::SimAdapter>>),
 }
@@ -54,8 +54,11 @@ struct Opened {
     /// By what tells devices, ports and addresses apart.
     hosts: HashMap<String, Arc<Host<VerbsAdapter>>>,
     /// By the local address of connections.
-    chosen: HashMap<Option<IpAddr>, Result<Arc<Host<VerbsAdapter>>, (String, Instant)>>,
+    chosen: HashMap<Option<IpAddr>, Chosen>,
 }
+
+/// A device, or why there is none and until when nobody looks again.
+type Chosen = Result<Arc<Host<VerbsAdapter>>, (String, Instant)>;
 
 /// A device of either kind.
 pub(crate) enum AnyHost {
@@ -78,7 +81,7 @@ macro_rules! with_host {
 impl Rdma {
     /// RDMA with these settings, on devices of its own registrations.
     pub fn new(options: RdmaOptions) -> Self {
-        Self(Arc::new(Source::Devices(Devices { options, state: Mutex::default() })))
+        Self(Arc::new(Source::Devices(Box::new(Devices { options, state: Mutex::default() }))))
     }
 
     /// No RDMA, for this reason, which both sides are told.

@@ -43,7 +43,10 @@ fn the_path_to_a_peer_is_taken_and_its_reason_is_told() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(1), "{text}");
     let line = text.lines().find(|line| line.contains("peer queue pair")).expect("a line about the path");
-    let reasons = ["calls go by tcp: this side does not use RDMA: ", "calls go by tcp: the server does not use RDMA: its operator"];
+    let reasons = [
+        "calls go by tcp: this side does not use RDMA: ",
+        "calls go by tcp: the server does not use RDMA: its operator",
+    ];
     assert!(line.starts_with("fail") && reasons.iter().any(|reason| line.contains(reason)), "{line}");
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_byway"));

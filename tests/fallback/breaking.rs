@@ -4,7 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use byway::testing::{Fabric, Fault, NicId, SimNicOptions};
-use byway::{Channel, Code, Keepalive, Path, Rdma, RdmaOptions, Server, ServerBuilder, Status};
+use byway::{
+    Channel, Code, Keepalive, Path, Rdma, RdmaOptions, Server, ServerBuilder, Status, Transport, connections,
+};
 use byway_rdma::nic::QueuePairId;
 use byway_test_support::test::v1::EchoRequest;
 use byway_test_support::test::v1::echo_client::EchoClient;
@@ -27,6 +29,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("calls_that_were_not_sent_move_on", unsent_calls),
     ("rdma_returns_after_a_failed_agreement", returns_after_agreement),
     ("rdma_returns_after_a_failed_queue_pair", returns_after_queue_pair),
+    ("the_gauge_counts_no_connection_that_is_over", gauge),
     ("a_channel_that_requires_rdma_never_goes_on_over_tcp", required),
 ];
 
@@ -316,7 +319,7 @@ fn required() {
         let short = RdmaOptions { agreement_timeout: Duration::from_millis(200), ..options() };
         let server = Running::with(Server::builder().rdma(Rdma::simulated(serving, short.clone()))).await;
         let builder = server.channel().rdma(Rdma::simulated(client, short)).keepalive(impatient());
-        let channel = builder.transport(byway::Transport::Rdma).connect().await.expect("RDMA");
+        let channel = builder.transport(Transport::Rdma).connect().await.expect("RDMA");
         let client = EchoClient::new(channel.clone());
         served(&client).await;
         fabric.inject(Fault::Partition(client_device, server_device));
@@ -335,5 +338,30 @@ fn required() {
         assert!(matches!(channel.path(), Path::Rdma { .. }));
         drop((channel, client));
         server.stop().await;
+    });
+}
+
+/// Whatever the channel that had it does meanwhile.
+fn gauge() {
+    story(async {
+        let joined = Joined::new().await;
+        joined.server.kill().await;
+        until_open(0, 0).await;
+        assert!(matches!(joined.channel.path(), Path::Disconnected { .. }), "{}", joined.channel.path());
+        for transport in [Transport::Tcp, Transport::Grpc] {
+            let server = Running::start().await;
+            let channel = server.channel().transport(transport).connect().await.expect("a connection");
+            let of_each = || (connections().tcp, connections().grpc);
+            let open = if transport == Transport::Tcp { (2, 0) } else { (0, 2) };
+            let became = async |expected| {
+                while of_each() != expected {
+                    tokio::task::yield_now().await;
+                }
+            };
+            soon(became(open)).await;
+            server.kill().await;
+            soon(became((0, 0))).await;
+            assert!(matches!(channel.path(), Path::Disconnected { .. }), "{}", channel.path());
+        }
     });
 }

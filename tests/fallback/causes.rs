@@ -1,9 +1,9 @@
 //! Everything that keeps a connection from RDMA before its first call, and what a person is told.
 
+use bytes::Bytes;
 use byway::testing::{Delays, Fabric, FabricOptions, Fault, Progress, SimAdapter, SimNicOptions};
 use byway::{Rdma, RdmaOptions};
 use byway_rdma::protocol::offer::Extension;
-use bytes::Bytes;
 use std::time::Duration;
 
 use crate::front::{Manner, endpoint_of_another_version};
@@ -37,7 +37,11 @@ pub(crate) fn options() -> RdmaOptions {
 
 /// A network in which everything arrives at once.
 pub(crate) fn network() -> Fabric {
-    Fabric::new(FabricOptions { delays: Delays::NONE, progress: Progress::AtOnce, ..FabricOptions::default() })
+    Fabric::new(FabricOptions {
+        delays: Delays::NONE,
+        progress: Progress::AtOnce,
+        ..FabricOptions::default()
+    })
 }
 
 fn simulated(adapter: SimAdapter) -> Rdma {

@@ -105,7 +105,9 @@ pub(crate) fn print_table() {
         return;
     }
     println!("agreement_timeout is {:?}", options().agreement_timeout);
-    println!("first call, beyond what it takes over plain TCP (median of {PLAIN}), and the TCP connections that it took:");
+    println!(
+        "first call, beyond what it takes over plain TCP (median of {PLAIN}), and the TCP connections that it took:"
+    );
     println!("{:<48} {:>10}  connections  reason", "cause", "added");
     for Row { cause, connections, added, reason } in rows.iter() {
         println!("{cause:<48} {:>7.1} ms  {connections:>11}  {reason}", added.as_secs_f64() * 1e3);

@@ -24,13 +24,19 @@ pub(crate) async fn serve(mut near: TcpStream, theirs: Offer, fabric: &Fabric) {
     nic.post_recv(RecvQueue::Own(queue_pair), &mut receives).expect("there is a place");
     nic.connect(queue_pair, &theirs.endpoint).expect("the client's queue pair waits");
     let endpoint = nic.endpoint(queue_pair).expect("it is there");
-    let capabilities =
-        Capabilities { receive_depth: CREDITS, receive_size: 20 << 10, transfers: 4, offers: 0, windows: false };
+    let capabilities = Capabilities {
+        receive_depth: CREDITS,
+        receive_size: 20 << 10,
+        transfers: 4,
+        offers: 0,
+        windows: false,
+    };
     let offer = Offer { endpoint, capabilities, nonce: 5 };
     say(&mut near, &hello_with(Extension::Offer(offer).encode())).await;
 
     let mut completions = Vec::new();
-    while !completions.iter().any(|completion: &byway_rdma::nic::Completion| completion.kind == Kind::Receive) {
+    while !completions.iter().any(|completion: &byway_rdma::nic::Completion| completion.kind == Kind::Receive)
+    {
         nic.poll(&mut completions, 16).expect("a sound device");
         tokio::task::yield_now().await;
     }

@@ -75,8 +75,9 @@ fn server_by_environment() {
         story(async {
             let rdma = simulated(&network());
             let (channel, _) = first_call(byway::Channel::builder(&address).rdma(rdma.clone())).await;
-            let expected =
-                format!("the server does not use RDMA: the server's environment has BYWAY_TRANSPORT={transport}");
+            let expected = format!(
+                "the server does not use RDMA: the server's environment has BYWAY_TRANSPORT={transport}"
+            );
             assert_eq!(why(&channel), expected);
             assert_eq!(warnings::about(&address).len(), 1);
             let required = byway::Channel::builder(&address).rdma(rdma).transport(Transport::Rdma);

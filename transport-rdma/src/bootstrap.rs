@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use byway_runtime::Limits;
 use byway_runtime::session::{Hello, Role};
-use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -58,7 +58,8 @@ pub fn offer<A: Adapter>(host: Result<&Arc<Host<A>>, String>, limits: &Limits) -
 }
 
 fn own_offer<A: Adapter>(prepared: &Prepared<A>) -> Result<Offer, String> {
-    let endpoint = prepared.wire.endpoint().map_err(|error| format!("its queue pair has no address: {error}"))?;
+    let endpoint =
+        prepared.wire.endpoint().map_err(|error| format!("its queue pair has no address: {error}"))?;
     Ok(Offer { endpoint, capabilities: prepared.capabilities, nonce: nonce() })
 }
 
@@ -201,7 +202,8 @@ where
             match self.happens(io, buffer, patience).await {
                 Happened::Rang => self.rang(),
                 Happened::Read(Ok(0)) => {
-                    self.handshake.handle_silence("the peer closed the connection before it said whether it uses RDMA");
+                    self.handshake
+                        .handle_silence("the peer closed the connection before it said whether it uses RDMA");
                 }
                 Happened::Read(Ok(_)) => {}
                 Happened::Read(Err(error)) => {
@@ -216,7 +218,9 @@ where
                     ));
                 }
                 Happened::TimeUp => {
-                    self.handshake.handle_silence(&format!("the peer did not say within {limit:.1?} whether it uses RDMA"));
+                    self.handshake.handle_silence(&format!(
+                        "the peer did not say within {limit:.1?} whether it uses RDMA"
+                    ));
                 }
             }
         }
@@ -262,8 +266,10 @@ where
     fn connect(&mut self, peer: &Offer) -> Result<(), String> {
         let Some(prepared) = &mut self.prepared else { return Err("this side has no queue pair".into()) };
         let wire = &mut prepared.wire;
-        wire.connect(&peer.endpoint).map_err(|error| format!("the queue pair cannot be connected: {error}"))?;
-        self.bell = Some(wire.nic().bell().map_err(|error| format!("the device cannot be watched: {error}"))?);
+        wire.connect(&peer.endpoint)
+            .map_err(|error| format!("the queue pair cannot be connected: {error}"))?;
+        self.bell =
+            Some(wire.nic().bell().map_err(|error| format!("the device cannot be watched: {error}"))?);
         let host = &prepared.share.host;
         let settings = Settings {
             role: self.role,
@@ -278,7 +284,9 @@ where
     }
 
     fn probe(&mut self, nonce: u64) -> Result<(), String> {
-        let (Some(prepared), Some(endpoint)) = (&mut self.prepared, &mut self.endpoint) else { return Ok(()) };
+        let (Some(prepared), Some(endpoint)) = (&mut self.prepared, &mut self.endpoint) else {
+            return Ok(());
+        };
         endpoint.push_probe(nonce);
         let pool = &prepared.share.host.pool;
         let capacity = endpoint.message_capacity();
@@ -306,7 +314,7 @@ where
                 // Asked once: it stays failed.
                 self.endpoint = None;
                 self.handshake.handle_failure(&reason);
-                return true;
+                true
             }
             Ok(came) => {
                 let mut seen = came != Came::Nothing;
@@ -332,7 +340,9 @@ where
         endpoint.handle_returned(Credits(1));
         match nonce {
             Ok(nonce) => self.handshake.handle_probe(nonce),
-            Err(reason) => self.handshake.handle_failure(&format!("the first message over the queue pair is no probe: {reason}")),
+            Err(reason) => self
+                .handshake
+                .handle_failure(&format!("the first message over the queue pair is no probe: {reason}")),
         }
         true
     }
@@ -368,7 +378,9 @@ where
                 wire.report_last = false;
                 Agreed::Rdma(Box::new(Joined { wire, share, endpoint, polled: self.polled }))
             }
-            (Outcome::Rdma(_), ..) => Agreed::Broken("the queue pair failed as soon as both sides had agreed".into()),
+            (Outcome::Rdma(_), ..) => {
+                Agreed::Broken("the queue pair failed as soon as both sides had agreed".into())
+            }
             (Outcome::Tcp(reason), ..) => Agreed::Tcp(reason),
             (Outcome::Broken(reason), ..) => Agreed::Broken(reason),
         }

@@ -87,7 +87,9 @@ impl Receives {
             state.tell();
             return Err(match refused {
                 Err(reason) if posted == 0 => format!("receives cannot be posted: {reason}"),
-                Err(reason) => format!("all {posted} receives of the device are in use, and it takes no more: {reason}"),
+                Err(reason) => {
+                    format!("all {posted} receives of the device are in use, and it takes no more: {reason}")
+                }
                 Ok(()) => format!("all {posted} receives of the device are in use"),
             });
         };

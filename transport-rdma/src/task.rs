@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes, BytesMut};
 use byway_runtime::dispatch::{Drain, Inline, Router};
 use byway_runtime::keepalive::{Due, Watch};
 use byway_runtime::session::Failure;
 use byway_runtime::{Alarm, Carrier, Keepalive, Status};
-use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 

@@ -71,10 +71,26 @@ mod tests {
     fn each_path_says_what_it_is_and_why_not_a_better_one() {
         let reason = || Some("the server offers no RDMA".to_owned());
         let table = [
-            (Ok(Path::Rdma { device: "rxe0 port 1".into() }), Verdict::Ok, "calls go by rdma (rxe0 port 1): "),
-            (Ok(Path::Tcp { why_not_better: reason() }), Verdict::Fail, "calls go by tcp: the server offers no RDMA"),
-            (Ok(Path::Tcp { why_not_better: None }), Verdict::Fail, "calls go by tcp: BYWAY_TRANSPORT asks for tcp"),
-            (Ok(Path::Grpc { why_not_better: reason() }), Verdict::Fail, "calls go by grpc: the server offers no RDMA"),
+            (
+                Ok(Path::Rdma { device: "rxe0 port 1".into() }),
+                Verdict::Ok,
+                "calls go by rdma (rxe0 port 1): ",
+            ),
+            (
+                Ok(Path::Tcp { why_not_better: reason() }),
+                Verdict::Fail,
+                "calls go by tcp: the server offers no RDMA",
+            ),
+            (
+                Ok(Path::Tcp { why_not_better: None }),
+                Verdict::Fail,
+                "calls go by tcp: BYWAY_TRANSPORT asks for tcp",
+            ),
+            (
+                Ok(Path::Grpc { why_not_better: reason() }),
+                Verdict::Fail,
+                "calls go by grpc: the server offers no RDMA",
+            ),
             (Err("nobody is there".into()), Verdict::Fail, "nobody is there"),
         ];
         for (joined, verdict, evidence) in table {

@@ -54,7 +54,9 @@ pub fn examine(machine: &Machine, verbs: &Verbs, peer: Option<&Peer>) -> Report 
     let conclusion = match (&verbs.trial, peer) {
         (Err(reason), _) => format!("no RDMA: {reason}"),
         (Ok(trial), None) => format!("RDMA on {}", trial.text),
-        (Ok(trial), Some(peer)) if usable => format!("RDMA on {}, and {} is reached by it", trial.text, peer.name),
+        (Ok(trial), Some(peer)) if usable => {
+            format!("RDMA on {}, and {} is reached by it", trial.text, peer.name)
+        }
         (Ok(_), Some(peer)) => format!("no RDMA with {}: {}", peer.name, peer.refusal()),
     };
     let verdict = if usable { Verdict::Ok } else { Verdict::Fail };
