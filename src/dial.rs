@@ -26,6 +26,8 @@ use tokio::time::Instant;
 use crate::address::Address;
 use crate::error::ConnectError;
 use crate::memory::{Memory, RETRY_AFTER_MAX};
+#[cfg(feature = "grpc")]
+use crate::path::CountedStream;
 use crate::path::{Counted, Path, Transport};
 use crate::rdma::{self, AnyHost, AnyOffering, Concluded, Rdma};
 
@@ -58,10 +60,7 @@ enum Protocol {
     Native(Caller<Outbox>),
     Rdma(Caller<RdmaLink>, AnyHost),
     #[cfg(feature = "grpc")]
-    Grpc {
-        caller: grpc::Caller,
-        _counted: Counted,
-    },
+    Grpc(grpc::Caller),
 }
 
 impl Connection {
@@ -84,7 +83,7 @@ impl Connection {
             Protocol::Native(caller) => caller.0.closed(),
             Protocol::Rdma(caller, _) => caller.0.closed(),
             #[cfg(feature = "grpc")]
-            Protocol::Grpc { caller, .. } => caller.closed(),
+            Protocol::Grpc(caller) => caller.closed(),
         }
     }
 }
@@ -95,7 +94,7 @@ impl Invoke for Connection {
             Protocol::Native(caller) => caller.start(call),
             Protocol::Rdma(caller, _) => caller.start(call),
             #[cfg(feature = "grpc")]
-            Protocol::Grpc { caller, .. } => caller.start(call),
+            Protocol::Grpc(caller) => caller.start(call),
         }
     }
 
@@ -104,7 +103,7 @@ impl Invoke for Connection {
             Protocol::Native(caller) => caller.ready(),
             Protocol::Rdma(caller, _) => caller.ready(),
             #[cfg(feature = "grpc")]
-            Protocol::Grpc { caller, .. } => caller.ready(),
+            Protocol::Grpc(caller) => caller.ready(),
         }
     }
 }
@@ -280,10 +279,11 @@ impl Dial {
             Address::Unix(_) => "localhost".to_owned(),
         };
         let info = ConnectionInfo { link: "grpc", ..info };
+        let stream = CountedStream::new(stream, Counted::GRPC);
         let connected = grpc::connect(stream, &authority, Arc::new(info), self.options).await;
         match connected {
             Ok(caller) => Ok(Connection {
-                protocol: Protocol::Grpc { caller, _counted: Counted::new(Counted::GRPC) },
+                protocol: Protocol::Grpc(caller),
                 path: Path::Grpc { why_not_better: given_up },
             }),
             Err(source) => Err(ConnectError::Grpc { address: self.address.clone(), source, given_up }),

@@ -64,11 +64,11 @@ struct Opened {
     /// By what tells devices, ports and addresses apart.
     hosts: HashMap<String, Arc<Host<VerbsAdapter>>>,
     /// By the local address of connections.
-    chosen: HashMap<Option<IpAddr>, Known>,
+    chosen: HashMap<Option<IpAddr>, Chosen>,
 }
 
-/// A device, or why there is none and until when that is believed.
-type Known = Result<Arc<Host<VerbsAdapter>>, (String, Instant)>;
+/// A device, or why there is none and until when nobody looks again.
+type Chosen = Result<Arc<Host<VerbsAdapter>>, (String, Instant)>;
 
 /// A device of either kind.
 pub(crate) enum AnyHost {

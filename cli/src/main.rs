@@ -18,7 +18,7 @@ struct Arguments {
 enum Command {
     /// Says whether RDMA is used here, why, and what to do about it.
     ///
-    /// Exit status: 0 when RDMA is usable (with PEER: when the peer offers it too), 1 when not, 2 on bad usage.
+    /// Exit status: 0 when RDMA is usable (with PEER: when a channel to it uses it), 1 when not, 2 on bad usage.
     Doctor {
         /// Prints one JSON object instead of text: {summary, checks: [{check, verdict, evidence, remedy}]}.
         #[arg(long)]

@@ -201,20 +201,25 @@ where
             }
             match self.happens(io, buffer, patience).await {
                 Happened::Rang => self.rang(),
-                Happened::Read(Ok(0)) => self.handshake.handle_silence("the peer closed the TCP connection"),
+                Happened::Read(Ok(0)) => {
+                    self.handshake
+                        .handle_silence("the peer closed the connection before it said whether it uses RDMA");
+                }
                 Happened::Read(Ok(_)) => {}
                 Happened::Read(Err(error)) => {
                     self.handshake.handle_silence(&format!("the TCP connection failed: {error}"));
                 }
                 Happened::TimeUp if patience < began + limit => {
                     patience = began + limit;
-                    let took = limit / 2;
-                    self.handshake
-                        .handle_failure(&format!("no probe came over the queue pair within {took:?}"));
+                    self.handshake.handle_failure(&format!(
+                        "no probe came over the queue pair within {:.1?}: packets do not pass between the two devices; \
+                         look at the route between their addresses, their MTU and, for RoCE, a firewall on UDP port 4791",
+                        limit / 2
+                    ));
                 }
                 Happened::TimeUp => {
                     self.handshake.handle_silence(&format!(
-                        "the peer did not say within {limit:?} whether it uses RDMA"
+                        "the peer did not say within {limit:.1?} whether it uses RDMA"
                     ));
                 }
             }

@@ -2,8 +2,9 @@
 //!
 //! Owns the questions to a peer: a connection, and the exchange of hellos with what both say about RDMA. An offer is made
 //! where this side can make one, since a server answers only an offer with its own; then the peer is told that it was a
-//! question, which leaves it with an ordinary TCP connection that is closed. Invariant: nothing here takes longer than
-//! its time limit. Never connects a queue pair: that is a channel's to do.
+//! question, which leaves it with an ordinary TCP connection that is closed. Then a channel connects to it, to see which
+//! path calls take. Invariant: nothing here takes longer than its time limit. Never connects a queue pair itself: that is
+//! the channel's to do.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,6 +18,7 @@ use byway_rdma::verbs::{DeviceChoice, NicOptions, VerbsNic, gid_text};
 use byway_runtime::Limits;
 use byway_runtime::session::Hello;
 
+use super::joined::{self, Joined};
 use super::report::{Finding, Verdict};
 use super::verbs::Verbs;
 
@@ -77,9 +79,11 @@ impl Dialled {
         match connection {
             Ok((stream, round_trip)) => {
                 let answer = exchange(stream, extension);
-                Peer { name, round_trip: Ok(round_trip), answer, asked }
+                Peer { name, round_trip: Ok(round_trip), answer, asked, joined: None }
             }
-            Err(error) => Peer { name, round_trip: Err(error), answer: Err(String::new()), asked },
+            Err(error) => {
+                Peer { name, round_trip: Err(error), answer: Err(String::new()), asked, joined: None }
+            }
         }
     }
 }
@@ -180,16 +184,31 @@ pub struct Peer {
     answer: Result<Answer, String>,
     /// Whether this side made an offer. Without one, the peer's silence means nothing.
     asked: bool,
+    /// What a channel made of it; `None` when it has not tried.
+    joined: Option<Joined>,
 }
 
 impl Peer {
-    /// Whether the peer offers RDMA in a way that can be used.
-    pub(super) fn offers(&self) -> bool {
-        self.answer.as_ref().is_ok_and(|answer| matches!(answer.rdma, Extension::Offer(_)))
+    /// Lets a channel connect, if the peer is a byway server.
+    pub(super) fn join(self) -> Self {
+        let joined = self.answer.is_ok().then(|| joined::join(&self.name));
+        Self { joined, ..self }
+    }
+
+    /// Whether calls to the peer go by RDMA; before a channel has tried, whether the peer offers it in a way that can be
+    /// used.
+    pub(super) fn is_usable(&self) -> bool {
+        match &self.joined {
+            Some(joined) => joined::is_rdma(joined),
+            None => self.answer.as_ref().is_ok_and(|answer| matches!(answer.rdma, Extension::Offer(_))),
+        }
     }
 
     /// Why the peer and this side do not use RDMA.
     pub(super) fn refusal(&self) -> String {
+        if let Some(joined) = &self.joined {
+            return joined::refusal(joined);
+        }
         match (&self.round_trip, &self.answer) {
             (Err(error), _) => format!("it cannot be reached: {error}"),
             (_, Err(error)) => error.clone(),
@@ -204,7 +223,7 @@ impl Peer {
 
     /// The lines of the report.
     pub(super) fn findings(&self, verbs: &Verbs) -> Vec<Finding> {
-        vec![self.reach(), self.hello(), self.rdma(verbs), queue_pair()]
+        vec![self.reach(), self.hello(), self.rdma(verbs), joined::finding(self.joined.as_ref())]
     }
 
     fn reach(&self) -> Finding {
@@ -278,16 +297,6 @@ fn offered(check: &str, offer: &Offer, verbs: &Verbs) -> Finding {
         }
         _ => Finding::new(check, Verdict::Ok, evidence),
     }
-}
-
-/// What a connection does before its first call: queue pairs joined, and a probe over them answered. It belongs to the
-/// channel, which has no way over RDMA yet; until then this says so.
-fn queue_pair() -> Finding {
-    Finding::new(
-        "peer queue pair",
-        Verdict::Skipped,
-        "not tried: only hellos were exchanged, no queue pair was joined",
-    )
 }
 
 #[cfg(test)]

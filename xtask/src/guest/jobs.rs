@@ -38,10 +38,11 @@ fn rdma_tests() -> Result<u8, GuestError> {
     let verbs = build(&["--test", "verbs_rxe"])?;
     let suite = build(&["--test", "nic_rxe"])?;
     let byway = self::build(Path::new("."), &["--package", "byway-cli", "--bin", "byway"])?;
-    let [probe, verbs, suite, byway, conformance] =
-        [probe, verbs, suite, byway, conformance].map(|path| path.display().to_string());
-    let steps = r#""$1" && bash -c "$0" fallback "$2" "$3" && "$5" rdma_device && "$4""#;
-    let command = ["bash", "-c", steps, FALLBACK, &verbs, &probe, &byway, &suite, &conformance];
+    let first_call = self::build(Path::new("."), &["--package", "byway", "--example", "first_call"])?;
+    let [probe, verbs, suite, byway, conformance, first_call] =
+        [probe, verbs, suite, byway, conformance, first_call].map(|path| path.display().to_string());
+    let steps = r#""$1" && bash -c "$0" fallback "$2" "$3" "$6" && "$5" rdma_device && "$4""#;
+    let command = ["bash", "-c", steps, FALLBACK, &verbs, &probe, &byway, &suite, &conformance, &first_call];
     let mut job = Job::new(command.map(String::from).to_vec())?;
     job.timeout_seconds = 900;
     run_job(&job)

@@ -59,7 +59,7 @@ fn silence() -> Extension {
 #[test]
 fn an_offer_is_read_and_declined() {
     let (peer, read) = ask(hello(&offer(Mtu::B4096)), &offer(Mtu::B1024));
-    assert!(peer.offers());
+    assert!(peer.is_usable());
     assert_eq!(verdicts(&peer), [Verdict::Ok, Verdict::Ok, Verdict::Ok, Verdict::Skipped]);
     let rdma = &peer.findings(&nothing())[2];
     assert!(rdma.evidence.contains("packets of 4096 bytes, 64 receives of 32768 bytes"), "{}", rdma.evidence);
