@@ -21,10 +21,11 @@ use tower_service::Service;
 
 use crate::address::{AddressError, Target};
 use crate::backoff::Backoff;
+use crate::buffer::PayloadBuffer;
 use crate::dial::{Connection, Dial};
 use crate::error::ConnectError;
 use crate::path::{Path, TRANSPORT_VARIABLE, Transport};
-use crate::rdma::Rdma;
+use crate::rdma::{Rdma, RdmaCounters};
 
 /// A connection that was lost sooner than this was none: so end those to a server that is being drained, or that breaks
 /// the protocol.
@@ -183,6 +184,24 @@ impl Channel {
         }
     }
 
+    /// Memory for a payload of `len` bytes that is to be sent by this channel. When the channel is on RDMA it is registered
+    /// with the device, and a message that holds [frozen](PayloadBuffer::freeze) parts of it is sent without copying
+    /// them. Otherwise, or when such memory is used up, it is ordinary memory, and everything works all the same. The
+    /// bytes may hold what this process sent or received earlier.
+    pub fn buffer(&self, len: usize) -> PayloadBuffer {
+        let connection = self.inner.connection();
+        let device = connection.as_ref().and_then(|connection| connection.device());
+        match device.map(|device| device.pool().lease(len)) {
+            Some(Ok(lease)) => PayloadBuffer::registered(lease),
+            _ => PayloadBuffer::plain(len),
+        }
+    }
+
+    /// What the device that calls go by has done so far; `None` when they go by none.
+    pub fn rdma_counters(&self) -> Option<RdmaCounters> {
+        Some(self.inner.connection()?.device()?.counters())
+    }
+
     /// Which path calls take at this moment, and why not a better one.
     pub fn path(&self) -> Path {
         let state = self.inner.lock();
@@ -262,6 +281,7 @@ impl Inner {
                 }
                 return;
             }
+            inner.dial.memory.still_failed(Instant::now());
             match inner.dial.memory.retry_at() {
                 Some(next) => at = next.max(Instant::now() + SHORT_LIVED),
                 None => return,

@@ -1,29 +1,42 @@
 //! One attempt to reach a server: from an address to what makes calls.
 //!
-//! Owns the order in which protocols are tried, and the memory of RDMA that failed. Invariant: whoever gets less than the
-//! best path is told why, and one attempt takes no longer than its limit however many protocols it tries.
+//! Owns the order in which protocols are tried. Invariants: whoever gets less than the best path is told why, and one
+//! attempt takes no longer than its limit however many protocols it tries; a stream on which the peer's conclusion about
+//! RDMA is not known is closed, and the next one has no word of it.
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use byway_rdma::RdmaLink;
+use byway_rdma::protocol::offer::Extension;
 use byway_runtime::connection::Caller;
 use byway_runtime::stream::Outbox;
 use byway_runtime::{Call, ConnectionInfo, Endpoint, Invoke, NewCall, ReadyFuture, StartError, Status};
+use byway_tcp::Options;
 #[cfg(feature = "grpc")]
 use byway_tcp::grpc;
-use byway_rdma::RdmaLink;
-use byway_tcp::{Options, native};
-use bytes::Bytes;
+use byway_tcp::native::{self, Greeted};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::ConnectError;
+use crate::memory::{Memory, RETRY_AFTER_MAX};
+#[cfg(feature = "grpc")]
+use crate::path::CountedStream;
 use crate::path::{Counted, Path, Transport};
 use crate::rdma::{self, AnyHost, AnyOffering, Concluded, Rdma};
+
+/// A stream of which nobody knows what the peer concluded about RDMA.
+struct Lost {
+    reason: String,
+    /// For how long RDMA is not tried again when the peer can be reached without it.
+    retry_after: Duration,
+}
 
 /// What one attempt needs to know.
 #[derive(Debug)]
@@ -37,67 +50,10 @@ pub(crate) struct Dial {
     pub(crate) memory: Arc<Memory>,
 }
 
-/// What a channel remembers about RDMA to its peer.
-#[derive(Debug, Default)]
-pub(crate) struct Memory(Mutex<Remembered>);
-
-#[derive(Debug, Default)]
-struct Remembered {
-    /// Why it failed, and until when it is not tried again.
-    failed: Option<(String, Instant)>,
-    /// How often in a row.
-    failures: u32,
-    /// The reason of the last warning: one is enough while it stays the same.
-    warned: Option<String>,
-}
-
-/// The longest time for which RDMA that failed is not tried again.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
-
-impl Memory {
-    fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// RDMA to this peer failed.
-    fn failed(&self, reason: &str, retry_after: Duration) {
-        let mut state = self.lock();
-        let wait = retry_after.saturating_mul(1 << state.failures.min(16)).min(RETRY_AFTER_MAX);
-        state.failures = state.failures.saturating_add(1);
-        state.failed = Some((reason.to_owned(), Instant::now() + wait));
-    }
-
-    /// Why RDMA is not tried now, if it failed not long ago.
-    fn refusal(&self) -> Option<String> {
-        let state = self.lock();
-        let (reason, until) = state.failed.as_ref()?;
-        let wait = until.checked_duration_since(Instant::now())?;
-        Some(format!("RDMA failed and is tried again in {wait:.0?}: {reason}"))
-    }
-
-    /// When RDMA that failed is to be tried again.
-    pub(crate) fn retry_at(&self) -> Option<Instant> {
-        self.lock().failed.as_ref().map(|(_, until)| *until)
-    }
-
-    fn works(&self) {
-        *self.lock() = Remembered::default();
-    }
-
-    /// Whether this reason has not been warned of.
-    fn is_news(&self, reason: &str) -> bool {
-        let mut state = self.lock();
-        let is_news = state.warned.is_none();
-        state.warned = Some(reason.to_owned());
-        is_news
-    }
-}
-
 /// A connection of either protocol.
 pub(crate) struct Connection {
     protocol: Protocol,
     path: Path,
-    _counted: Counted,
 }
 
 enum Protocol {
@@ -189,67 +145,82 @@ impl Dial {
 
     /// byway's own framing: by RDMA if both sides have it, else over TCP unless RDMA was asked for.
     async fn native(&self) -> Result<Connection, ConnectError> {
-        let is_required = self.transport == Transport::Rdma;
-        let reason = match self.memory.refusal().filter(|_| !is_required) {
-            Some(reason) => reason,
+        if self.transport == Transport::Rdma {
+            return self.rdma().await?.map_err(|lost| self.unavailable(lost.reason));
+        }
+        let (reason, retry_after) = match self.memory.refusal(Instant::now()) {
+            Some(reason) => (reason, None),
             None => match self.rdma().await? {
                 Ok(connection) => return Ok(connection),
-                Err(reason) => reason,
+                Err(Lost { reason, retry_after }) => (reason, Some(retry_after)),
             },
         };
-        // What both sides concluded is not known, or RDMA was not tried.
         let connection = self.tcp(Some(reason.clone())).await?;
+        if let Some(retry_after) = retry_after {
+            // Only now: a peer that TCP does not reach either says nothing about RDMA.
+            self.memory.failed(&reason, retry_after, Instant::now());
+        }
         self.warn(&reason);
         Ok(connection)
     }
 
     /// Tries RDMA. `Ok(Err)` is why the stream is of no use and must be dialled again without it.
-    async fn rdma(&self) -> Result<Result<Connection, String>, ConnectError> {
+    async fn rdma(&self) -> Result<Result<Connection, Lost>, ConnectError> {
         let (stream, info, local) = self.stream().await?;
         let host = self.rdma.host(local).await;
         let offering = AnyOffering::new(host.as_ref().map_err(Clone::clone), &self.options);
-        let extension = offering.extension().encode();
-        let greeted = native::greet(stream, &self.options.limits, extension).await;
-        let greeted = greeted.map_err(|source| self.handshake(source))?;
         let offered = offering.extension().offers();
-        let peer_offers = byway_rdma::protocol::offer::Extension::decode(&greeted.theirs.extension).offers();
-        match rdma::client(offering, greeted, &info, self.options).await {
+        let retry_after = host.as_ref().map_or(RETRY_AFTER_MAX, AnyHost::retry_after);
+        let lost = |reason| Ok(Err(Lost { reason, retry_after }));
+        let until = Instant::now() + self.patience(host.as_ref().ok());
+        let greeting = native::greet(stream, &self.options.limits, offering.extension().encode());
+        let greeted =
+            if offered { tokio::time::timeout_at(until, greeting).await } else { Ok(greeting.await) };
+        let greeted = match greeted {
+            Ok(Ok(greeted)) => greeted,
+            // It may be the offer that it does not like.
+            Ok(Err(source @ (native::ConnectError::Closed | native::ConnectError::Io(_)))) if offered => {
+                return lost(format!("RDMA was offered, and {source}"));
+            }
+            Ok(Err(source)) => return Err(self.handshake(source)),
+            Err(_) => return lost("RDMA was offered, and no hello came in time".into()),
+        };
+        let peer_offers = Extension::decode(&greeted.theirs.extension).offers();
+        let offering = offering.within(until.saturating_duration_since(Instant::now()));
+        let memory = Arc::clone(&self.memory);
+        let broken = move |reason: &str| memory.failed(reason, retry_after, Instant::now());
+        match rdma::client(offering, greeted, &info, self.options, Box::new(broken)).await {
             Concluded::Rdma(connected) => {
                 let host = host.map_err(|reason| self.unavailable(reason))?;
-                self.memory.works();
-                let (memory, retry_after) = (Arc::clone(&self.memory), host.retry_after());
+                self.memory.joined(Instant::now());
+                let counted = Counted::new(Counted::RDMA);
                 tokio::spawn(async move {
-                    let ended = connected.task.await;
-                    if ended.broken {
-                        memory.failed(ended.failure.reason(), retry_after);
-                    }
+                    let _counted = counted;
+                    connected.task.await
                 });
                 let path = Path::Rdma { device: host.name().to_owned() };
                 let protocol = Protocol::Rdma(connected.caller, host);
-                Ok(Ok(Connection { protocol, path, _counted: Counted::new(Counted::RDMA) }))
+                Ok(Ok(Connection { protocol, path }))
             }
             Concluded::Tcp(greeted, reason) => {
                 if offered && peer_offers {
                     // Both have it, and it does not work between them.
-                    let retry_after = host.as_ref().map_or(RETRY_AFTER_MAX, AnyHost::retry_after);
-                    self.memory.failed(&reason, retry_after);
+                    self.memory.failed(&reason, retry_after, Instant::now());
                 }
                 if self.transport == Transport::Rdma {
                     return Err(self.unavailable(reason));
                 }
                 self.warn(&reason);
-                let caller = native::client(greeted, Arc::new(info), self.options);
-                Ok(Ok(self.over_stream(caller, Some(reason))))
+                Ok(Ok(self.over_stream(greeted, info, Some(reason))))
             }
-            Concluded::Broken(reason) => {
-                let retry_after = host.as_ref().map_or(RETRY_AFTER_MAX, AnyHost::retry_after);
-                self.memory.failed(&reason, retry_after);
-                match self.transport {
-                    Transport::Rdma => Err(self.unavailable(reason)),
-                    _ => Ok(Err(reason)),
-                }
-            }
+            Concluded::Broken(reason) => lost(reason),
         }
+    }
+
+    /// How long agreeing on RDMA may take, the hello included. What is left of the limit is for doing without.
+    fn patience(&self, host: Option<&AnyHost>) -> Duration {
+        let most = if self.transport == Transport::Rdma { self.limit } else { self.limit / 4 };
+        host.map_or(most, |host| host.agreement_timeout().min(most))
     }
 
     /// byway's own framing over a stream; `reason` says why not by RDMA, unless it was not asked for.
@@ -257,16 +228,26 @@ impl Dial {
         let (stream, info, _) = self.stream().await?;
         let greeted = native::greet(stream, &self.options.limits, Bytes::new()).await;
         let greeted = greeted.map_err(|source| self.handshake(source))?;
-        let caller = native::client(greeted, Arc::new(info), self.options);
-        Ok(self.over_stream(caller, reason))
+        Ok(self.over_stream(greeted, info, reason))
     }
 
-    fn over_stream(&self, caller: Caller<Outbox>, why_not_better: Option<String>) -> Connection {
+    fn over_stream(
+        &self,
+        greeted: Greeted<Box<dyn Stream>>,
+        info: ConnectionInfo,
+        why_not_better: Option<String>,
+    ) -> Connection {
+        let (caller, driver) = native::client(greeted, Arc::new(info), self.options);
+        let counted = Counted::new(Counted::TCP);
+        tokio::spawn(async move {
+            let _counted = counted;
+            driver.await
+        });
         let path = match self.address {
             Address::Internet { .. } => Path::Tcp { why_not_better },
             Address::Unix(_) => Path::Unix { why_not_better },
         };
-        Connection { protocol: Protocol::Native(caller), path, _counted: Counted::new(Counted::TCP) }
+        Connection { protocol: Protocol::Native(caller), path }
     }
 
     fn handshake(&self, source: native::ConnectError) -> ConnectError {
@@ -277,10 +258,14 @@ impl Dial {
         ConnectError::Unavailable { transport: Transport::Rdma, reason }
     }
 
-    /// Says once that calls do not go by RDMA, and why.
+    /// Says once that calls do not go by RDMA, why, and what to do.
     fn warn(&self, reason: &str) {
-        if self.memory.is_news(reason) {
-            tracing::warn!(target = %self.address, %reason, "on TCP instead of RDMA");
+        if self.memory.is_news() {
+            let remedy = format!(
+                "`byway doctor {}` says what can be mended; whoever wants no RDMA asks for the transport \"tcp\"",
+                self.address
+            );
+            tracing::warn!(target = %self.address, %reason, %remedy, "on TCP instead of RDMA");
         }
     }
 
@@ -294,12 +279,12 @@ impl Dial {
             Address::Unix(_) => "localhost".to_owned(),
         };
         let info = ConnectionInfo { link: "grpc", ..info };
+        let stream = CountedStream::new(stream, Counted::GRPC);
         let connected = grpc::connect(stream, &authority, Arc::new(info), self.options).await;
         match connected {
             Ok(caller) => Ok(Connection {
                 protocol: Protocol::Grpc(caller),
                 path: Path::Grpc { why_not_better: given_up },
-                _counted: Counted::new(Counted::GRPC),
             }),
             Err(source) => Err(ConnectError::Grpc { address: self.address.clone(), source, given_up }),
         }

@@ -12,12 +12,14 @@
 
 mod address;
 mod backoff;
+mod buffer;
 mod channel;
 pub mod codegen;
 mod dial;
 mod error;
 mod foreign;
 mod listener;
+mod memory;
 mod path;
 mod rdma;
 mod server;
@@ -25,11 +27,12 @@ mod server;
 pub mod testing;
 
 pub use address::{Address, AddressError, Target};
+pub use buffer::PayloadBuffer;
 pub use channel::{Channel, ChannelBuilder};
 pub use error::{ConnectError, ServeError};
 pub use listener::Listening;
 pub use path::{Connections, Path, Transport, connections};
-pub use rdma::{Rdma, RdmaOptions};
+pub use rdma::{Rdma, RdmaCounters, RdmaOptions};
 pub use server::{BoundServer, Server, ServerBuilder};
 
 #[doc(no_inline)]

@@ -1,8 +1,17 @@
 //! Which transport a channel is on, and why not a better one.
 
 use std::fmt;
+#[cfg(feature = "grpc")]
+use std::io;
+#[cfg(feature = "grpc")]
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(feature = "grpc")]
+use std::task::{Context, Poll};
+
+#[cfg(feature = "grpc")]
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::ConnectError;
 
@@ -158,6 +167,58 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         OPEN[self.0].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream that is counted while it is open.
+#[cfg(feature = "grpc")]
+pub(crate) struct CountedStream<S> {
+    io: S,
+    _counted: Counted,
+}
+
+#[cfg(feature = "grpc")]
+impl<S> CountedStream<S> {
+    pub(crate) fn new(io: S, path: usize) -> Self {
+        Self { io, _counted: Counted::new(path) }
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, into)
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 

@@ -15,9 +15,9 @@ use byway_rdma::driver::{Driver, JoinedConnection};
 use byway_rdma::nic::Adapter;
 use byway_rdma::pool::Pool;
 use byway_rdma::protocol::offer::Extension;
-use byway_rdma::task::{Ended, Task};
-use byway_rdma::verbs::VerbsAdapter;
-use byway_rdma::{Host, RdmaLink, Rings};
+use byway_rdma::task::{Broken, Ended, Task};
+use byway_rdma::verbs::{PortCounters, PortCounts, VerbsAdapter};
+use byway_rdma::{Counted, Host, RdmaLink, Rings};
 use byway_runtime::connection::Caller;
 use byway_runtime::dispatch::{Drain, Router};
 use byway_runtime::session::Role;
@@ -27,6 +27,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 pub use byway_rdma::RdmaOptions;
+
+/// What the device of a channel has done so far, for all connections of this process that use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct RdmaCounters {
+    /// What the connections did.
+    pub connections: Counted,
+    /// What the device itself counts, for all processes; nothing where it is simulated.
+    pub device: PortCounts,
+}
 
 /// For how long a device that could not be used is not looked for again: opening devices takes milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -39,7 +49,7 @@ pub struct Rdma(Arc<Source>);
 
 enum Source {
     Off(String),
-    Devices(Devices),
+    Devices(Box<Devices>),
     #[cfg(feature = "testing")]
     Simulated(Arc<Host<byway_rdma::sim::SimAdapter>>),
 }
@@ -54,8 +64,11 @@ struct Opened {
     /// By what tells devices, ports and addresses apart.
     hosts: HashMap<String, Arc<Host<VerbsAdapter>>>,
     /// By the local address of connections.
-    chosen: HashMap<Option<IpAddr>, Result<Arc<Host<VerbsAdapter>>, (String, Instant)>>,
+    chosen: HashMap<Option<IpAddr>, Chosen>,
 }
+
+/// A device, or why there is none and until when nobody looks again.
+type Chosen = Result<Arc<Host<VerbsAdapter>>, (String, Instant)>;
 
 /// A device of either kind.
 pub(crate) enum AnyHost {
@@ -78,7 +91,7 @@ macro_rules! with_host {
 impl Rdma {
     /// RDMA with these settings, on devices of its own registrations.
     pub fn new(options: RdmaOptions) -> Self {
-        Self(Arc::new(Source::Devices(Devices { options, state: Mutex::default() })))
+        Self(Arc::new(Source::Devices(Box::new(Devices { options, state: Mutex::default() }))))
     }
 
     /// No RDMA, for this reason, which both sides are told.
@@ -183,6 +196,21 @@ impl AnyHost {
         with_host!(self, host => host.pool())
     }
 
+    pub(crate) fn counters(&self) -> RdmaCounters {
+        let connections = with_host!(self, host => host.counters());
+        let device = match self {
+            Self::Device(host) => PortCounters::of(host.adapter().located()).read(),
+            #[cfg(feature = "testing")]
+            Self::Simulated(_) => PortCounts::default(),
+        };
+        RdmaCounters { connections, device }
+    }
+
+    /// How long a connection may take to agree on RDMA.
+    pub(crate) fn agreement_timeout(&self) -> Duration {
+        with_host!(self, host => host.options().agreement_timeout)
+    }
+
     /// How long an agreement is given up for when it failed.
     pub(crate) fn retry_after(&self) -> Duration {
         with_host!(self, host => host.options().retry_after)
@@ -206,6 +234,16 @@ impl AnyOffering {
                 Self::Simulated(Box::new(bootstrap::offer(Ok(host), &options.limits)))
             }
         }
+    }
+
+    /// Gives the agreement this much time.
+    pub(crate) fn within(mut self, limit: Duration) -> Self {
+        match &mut self {
+            Self::Device(offering) => offering.limit = Some(limit),
+            #[cfg(feature = "testing")]
+            Self::Simulated(offering) => offering.limit = Some(limit),
+        }
+        self
     }
 
     pub(crate) fn extension(&self) -> &Extension {
@@ -235,12 +273,13 @@ pub(crate) struct ClientConnection {
 
 pub(crate) type EndedFuture = std::pin::Pin<Box<dyn Future<Output = Ended> + Send>>;
 
-/// As a client, after both hellos.
+/// As a client, after both hellos. `broken` is told when the queue pair has failed, before the calls are.
 pub(crate) async fn client<S>(
     offering: AnyOffering,
     mut greeted: Greeted<S>,
     info: &ConnectionInfo,
     options: Options,
+    broken: Broken,
 ) -> Concluded<ClientConnection, S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -248,12 +287,12 @@ where
     match offering {
         AnyOffering::Device(offering) => {
             let agreed = agree_client(*offering, &mut greeted, &options).await;
-            client_concluded(agreed, greeted, info, options)
+            client_concluded(agreed, greeted, info, options, broken)
         }
         #[cfg(feature = "testing")]
         AnyOffering::Simulated(offering) => {
             let agreed = agree_client(*offering, &mut greeted, &options).await;
-            client_concluded(agreed, greeted, info, options)
+            client_concluded(agreed, greeted, info, options, broken)
         }
     }
 }
@@ -273,6 +312,7 @@ fn client_concluded<A, S>(
     greeted: Greeted<S>,
     info: &ConnectionInfo,
     options: Options,
+    broken: Broken,
 ) -> Concluded<ClientConnection, S>
 where
     A: Adapter,
@@ -283,7 +323,10 @@ where
         Concluded::Rdma((driver, io)) => {
             let caller = Caller(Arc::clone(driver.connection()));
             match Task::client(driver, io, options.keepalive) {
-                Ok(task) => Concluded::Rdma(ClientConnection { caller, task: Box::pin(task) }),
+                Ok(task) => {
+                    let task = Box::pin(task.when_broken(broken));
+                    Concluded::Rdma(ClientConnection { caller, task })
+                }
                 Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
             }
         }

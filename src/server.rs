@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use byway_rdma::protocol::offer::Extension;
 use byway_rdma::task::Ended;
 use byway_runtime::adapter::{HttpService, TowerHandler};
@@ -16,7 +17,6 @@ use byway_runtime::dispatch::Router;
 use byway_runtime::{ConnectionInfo, Direct, Limits};
 use byway_tcp::native::{self, Drain, Driver, Heard};
 use byway_tcp::{Keepalive, Options};
-use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -22,6 +22,13 @@ pub(crate) struct Measurement {
     pub(crate) per_s: f64,
     /// Of both processes.
     pub(crate) cpu_us_per_call: f64,
+    /// What the RDMA device sent, data and acknowledgements, for both ends. This and what follows only of paths that use the
+    /// device, and only if it counts such things.
+    pub(crate) packets_per_call: Option<f64>,
+    /// How often a message found no receive.
+    pub(crate) rnr: Option<u64>,
+    /// How often packets had to be sent again.
+    pub(crate) retransmits: Option<u64>,
 }
 
 /// All rounds.
@@ -50,6 +57,13 @@ struct Row {
     p999_us: f64,
     per_s: f64,
     cpu_us_per_call: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packets_per_call: Option<f64>,
+    /// Of all rounds together, as are retransmits: a median would hide one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rnr: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retransmits: Option<u64>,
 }
 
 impl Report {
@@ -64,9 +78,19 @@ impl Report {
     }
 
     pub(crate) fn print(&self, took: Duration) {
+        let is_counted = self.entries.iter().any(|entry| entry.measured.packets_per_call.is_some());
         println!(
-            "{:<22} {:<12} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>14}",
-            "unary", "path", "p50 us", "p99 us", "p99.9 us", "calls/s", "CPU us", "p50/raw", "calls/s/tuned"
+            "{:<26} {:<13} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>14}{}",
+            "unary",
+            "path",
+            "p50 us",
+            "p99 us",
+            "p99.9 us",
+            "calls/s",
+            "CPU us",
+            "p50/raw",
+            "calls/s/tuned",
+            if is_counted { "   packets   RNR retrans" } else { "" }
         );
         let mut last = None;
         for (workload, path) in self.series() {
@@ -78,7 +102,7 @@ impl Report {
             let latency = self.ratio(workload, path, Path::RawTcp, |measured| measured.p50_us);
             let rate = self.ratio(workload, path, Path::TonicTuned, |measured| measured.per_s);
             println!(
-                "{:<22} {:<12} {:>10.1} {:>10.1} {:>10.1} {:>10.0} {:>9.2} {:>9} {:>14}",
+                "{:<26} {:<13} {:>10.1} {:>10.1} {:>10.1} {:>10.0} {:>9.2} {:>9} {:>14}{}",
                 workload.to_string(),
                 row.path,
                 row.p50_us,
@@ -87,7 +111,8 @@ impl Report {
                 row.per_s,
                 row.cpu_us_per_call,
                 times(latency),
-                times(rate)
+                times(rate),
+                row.counts()
             );
         }
         let rounds = self.entries.iter().map(|entry| entry.round + 1).max().unwrap_or(0);
@@ -119,7 +144,7 @@ impl Report {
         let rounds: Vec<_> = self.rounds(workload, path).map(|entry| entry.measured).collect();
         let over = |figure: fn(&Measurement) -> f64| median(rounds.iter().map(figure).collect());
         Row {
-            workload: "unary",
+            workload: workload.kind(),
             bytes: workload.bytes,
             in_flight: workload.in_flight,
             connections: 1,
@@ -129,6 +154,9 @@ impl Report {
             p999_us: over(|measured| measured.p999_us),
             per_s: over(|measured| measured.per_s),
             cpu_us_per_call: over(|measured| measured.cpu_us_per_call),
+            packets_per_call: median_if_any(rounds.iter().filter_map(|measured| measured.packets_per_call)),
+            rnr: sum_if_any(rounds.iter().filter_map(|measured| measured.rnr)),
+            retransmits: sum_if_any(rounds.iter().filter_map(|measured| measured.retransmits)),
         }
     }
 
@@ -140,18 +168,24 @@ impl Report {
         base: Path,
         figure: fn(&Measurement) -> f64,
     ) -> Option<f64> {
-        let ratios: Vec<f64> = self
-            .rounds(workload, path)
-            .filter_map(|entry| {
-                let base = self.rounds(workload, base).find(|base| base.round == entry.round)?;
-                Some(figure(&entry.measured) / figure(&base.measured))
-            })
-            .collect();
-        (!ratios.is_empty()).then(|| median(ratios))
+        let ratios = self.rounds(workload, path).filter_map(|entry| {
+            let base = self.rounds(workload, base).find(|base| base.round == entry.round)?;
+            Some(figure(&entry.measured) / figure(&base.measured))
+        });
+        median_if_any(ratios)
     }
 
     fn rounds(&self, workload: &Workload, path: Path) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.workload == workload && entry.path == path)
+    }
+}
+
+impl Row {
+    /// The last columns of the table; nothing for a path that uses no device.
+    fn counts(&self) -> String {
+        let Some(packets) = self.packets_per_call else { return String::new() };
+        let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        format!(" {packets:>9.2} {:>5} {:>7}", number(self.rnr), number(self.retransmits))
     }
 }
 
@@ -163,4 +197,13 @@ fn times(ratio: Option<f64>) -> String {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+fn median_if_any(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| median(values))
+}
+
+fn sum_if_any(counts: impl Iterator<Item = u64>) -> Option<u64> {
+    counts.reduce(|sum, count| sum + count)
 }

@@ -21,7 +21,6 @@ impl Default for Keepalive {
     }
 }
 
-
 /// What to do when the timer fired.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Due {

@@ -41,8 +41,8 @@ pub use invoke::{
     Call, CallRef, Carrier, End, Expected, Inbound, Invoke, NewCall, Part, ReadyFuture, SendError,
     StartError, register,
 };
-pub use limits::{DEFAULT_MAX_DECODING, Limits};
 pub use keepalive::Keepalive;
+pub use limits::{DEFAULT_MAX_DECODING, Limits};
 pub use method::{Idempotency, MethodDescriptor, MethodKind};
 pub use options::Options;
 #[doc(no_inline)]

@@ -16,6 +16,7 @@ mod metadata;
 mod panics;
 mod path;
 mod policy;
+mod sizes;
 mod status;
 mod stock;
 mod trailing;
@@ -41,6 +42,7 @@ fn cases() -> Vec<Case> {
         panics::cases(),
         drain::cases(),
         policy::cases(),
+        sizes::cases(),
     ];
     files.into_iter().flatten().collect()
 }
@@ -51,8 +53,7 @@ fn main() -> ExitCode {
     let passed: &'static HashMap<_, _> =
         Box::leak(Box::new(PATHS.iter().map(|path| (path.name, AtomicUsize::new(0))).collect()));
     let mut trials = Vec::new();
-    let missing: HashMap<_, _> =
-        PATHS.iter().filter_map(|path| Some((path.name, path.missing()?))).collect();
+    let missing: HashMap<_, _> = PATHS.iter().filter_map(|path| Some((path.name, path.missing()?))).collect();
     for path in PATHS.iter().filter(|path| !missing.contains_key(path.name)) {
         for (name, _) in path.unsupported {
             assert!(cases().iter().any(|case| case.name == *name), "{name} is no case");

@@ -73,19 +73,25 @@ pub(crate) const PATHS: &[Path] = &[
     Path { name: "tcp", link: "tcp", unsupported: &[], open: open_tcp, missing: is_everywhere },
     Path { name: "unix", link: "unix", unsupported: &[], open: open_unix, missing: is_everywhere },
     // RDMA by simulated devices, and nothing else.
-    Path {
-        name: "rdma_sim",
-        link: "rdma",
-        unsupported: &[],
-        open: open_rdma_sim,
-        missing: is_everywhere,
-    },
+    Path { name: "rdma_sim", link: "rdma", unsupported: &[], open: open_rdma_sim, missing: is_everywhere },
     // RDMA by whatever device this machine has, and nothing else.
     Path { name: "rdma_device", link: "rdma", unsupported: &[], open: open_rdma_device, missing: no_device },
     // HTTP/2: with byway on both sides, and with tonic on either.
     Path { name: "grpc", link: "grpc", unsupported: GRPC, open: open_grpc, missing: is_everywhere },
-    Path { name: "tonic_client", link: "grpc", unsupported: TONIC_CLIENT, open: open_tonic_client, missing: is_everywhere },
-    Path { name: "tonic_server", link: "", unsupported: TONIC_SERVER, open: open_tonic_server, missing: is_everywhere },
+    Path {
+        name: "tonic_client",
+        link: "grpc",
+        unsupported: TONIC_CLIENT,
+        open: open_tonic_client,
+        missing: is_everywhere,
+    },
+    Path {
+        name: "tonic_server",
+        link: "",
+        unsupported: TONIC_SERVER,
+        open: open_tonic_server,
+        missing: is_everywhere,
+    },
 ];
 
 /// What a case asks of both sides.
@@ -278,7 +284,8 @@ fn open_rdma_device(setup: Setup, reference: Reference) -> Opening {
 
 /// Messages arrive at once, as soon as they are posted.
 fn open_rdma_sim(setup: Setup, reference: Reference) -> Opening {
-    let options = FabricOptions { delays: Delays::NONE, progress: Progress::AtOnce, ..FabricOptions::default() };
+    let options =
+        FabricOptions { delays: Delays::NONE, progress: Progress::AtOnce, ..FabricOptions::default() };
     let fabric = Fabric::new(options);
     // A device's receives hold the longest heads that its connections accept.
     let longest = setup.client.max_head.max(setup.server.max_head);

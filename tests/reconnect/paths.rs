@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use byway::{Address, Channel, Path, Server, Transport};
+use byway::{Address, Channel, Path, Rdma, Server, Transport};
 use byway_test_support::test::v1::echo_client::EchoClient;
 
 use crate::harness::{Running, served, soon, story, text};
@@ -13,6 +13,11 @@ fn reason(path: &Path) -> &str {
         Path::Disconnected { reason: Some(reason) } => reason,
         other => panic!("not disconnected for a reason: {other}"),
     }
+}
+
+/// The same on machines with a device and without.
+fn off() -> Rdma {
+    Rdma::off("it is switched off for this test")
 }
 
 #[test]
@@ -69,8 +74,8 @@ fn a_unix_socket_is_a_path_of_its_own() {
     story(async {
         let path = std::env::temp_dir().join(format!("byway-path-{}.sock", std::process::id()));
         let server = Running::at(Address::Unix(path), Server::builder()).await;
-        let client = server.channel().connect().await.expect("a connection");
-        assert_eq!(client.path(), Path::Unix);
+        let client = server.channel().rdma(off()).connect().await.expect("a connection");
+        let Path::Unix { why_not_better: Some(_) } = client.path() else { panic!("{}", client.path()) };
         assert!(format!("{client:?}").contains("Unix"), "{client:?}");
         served(&EchoClient::new(client)).await;
         server.stop().await;
@@ -80,10 +85,11 @@ fn a_unix_socket_is_a_path_of_its_own() {
 #[test]
 fn a_transport_that_is_not_there_is_an_error_that_says_so() {
     story(async {
-        let builder = Channel::builder("127.0.0.1:1").transport(Transport::Rdma);
-        let error = builder.clone().connect_lazy().expect_err("not built").to_string();
-        assert!(error.contains("\"rdma\" was asked for") && error.contains("RDMA"), "{error}");
-        assert_eq!(builder.connect().await.expect_err("not built").to_string(), error);
+        let server = Running::start().await;
+        let builder = server.channel().transport(Transport::Rdma).rdma(off());
+        let error = builder.connect().await.expect_err("there is none").to_string();
+        assert!(error.contains("\"rdma\" was asked for") && error.contains("switched off"), "{error}");
+        server.stop().await;
     });
 }
 
@@ -100,7 +106,10 @@ fn a_target_and_a_transport_that_contradict_each_other_are_an_error() {
 #[test]
 fn the_environment_chooses_the_transport() {
     for (value, expected) in [
-        ("rdma", "error: the transport \"rdma\" was asked for, but RDMA"),
+        (
+            "rdma",
+            "error: the transport \"rdma\" was asked for, but this side does not use RDMA: it is switched off",
+        ),
         ("grpc", "path: grpc\n"),
         ("Pigeon", "error: BYWAY_TRANSPORT is \"Pigeon\", which is none of auto, rdma, tcp and grpc"),
         ("tcp", "path: tcp\n"),
@@ -122,7 +131,7 @@ fn the_environment_chooses_the_transport() {
 fn says_its_path() {
     story(async {
         let server = Running::start().await;
-        match server.channel().connect().await {
+        match server.channel().rdma(off()).connect().await {
             Ok(channel) => println!("path: {}", channel.path()),
             Err(error) => println!("error: {error}"),
         }

@@ -18,7 +18,7 @@ use byway::runtime::dispatch::Router;
 use byway::runtime::stream::Outbox;
 use byway::{ConnectionInfo, Endpoint, Request, Response, Status, Streaming};
 use byway_tcp::Options;
-use byway_tcp::native::{self, Accepted};
+use byway_tcp::native::{self, Heard};
 use byway_test_support::test::v1::echo_client::EchoClient;
 use byway_test_support::test::v1::echo_server::{Echo, EchoServer};
 use byway_test_support::test::v1::{EchoReply, EchoRequest};
@@ -103,12 +103,12 @@ fn serve(service: Arc<impl Echo>, log: Arc<Log>) -> (String, std::thread::JoinHa
             let mut router = Router::default();
             router.add_direct(EchoServer::from_arc(service)).expect("the only service");
             let drain = Box::pin(std::future::pending());
-            let accepted =
-                native::accept(Spy::new(stream, log), info(), Options::default(), Arc::new(router), drain);
-            match accepted.await.expect("a hello") {
-                Accepted::Native(driver) => drop(driver.await),
-                Accepted::Other(..) => panic!("the client is byway's"),
-            }
+            let options = Options::default();
+            let heard = native::hear(Spy::new(stream, log), &options.limits).await.expect("a hello");
+            let Heard::Native(mut greeted) = heard else { panic!("the client is byway's") };
+            let answered = native::answer(&mut greeted.io, &options.limits, Bytes::new());
+            answered.await.expect("a stream");
+            native::server(greeted, info(), options, Arc::new(router), drain).await;
         });
     });
     (address, thread)

@@ -9,10 +9,11 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
+use bytes::BytesMut;
 use byway_runtime::Limits;
 use byway_runtime::session::{Hello, Role};
-use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -24,7 +25,7 @@ use crate::nic::Adapter;
 use crate::protocol::credit::Credits;
 use crate::protocol::offer::{Capabilities, Extension, Offer, encode_verdict, take_verdict};
 use crate::protocol::{Action, Endpoint, Handshake, Outcome, Received, Settings, Transmit};
-use crate::wire::{Arrival, Polled, Slip};
+use crate::wire::{Arrival, Came, Polled, Slip};
 
 /// What the two sides concluded.
 pub enum Agreed<A: Adapter> {
@@ -41,19 +42,24 @@ pub struct Offering<A: Adapter> {
     prepared: Option<Prepared<A>>,
     /// For the hello.
     pub extension: Extension,
+    /// How long the agreement may take; `None` for as long as the device's options say.
+    pub limit: Option<Duration>,
 }
 
 /// As a client: a queue pair to be offered, or the reason why there is none.
 pub fn offer<A: Adapter>(host: Result<&Arc<Host<A>>, String>, limits: &Limits) -> Offering<A> {
     let prepared = host.and_then(|host| host.prepare(limits));
     match prepared.and_then(|prepared| Ok((own_offer(&prepared)?, prepared))) {
-        Ok((offer, prepared)) => Offering { prepared: Some(prepared), extension: Extension::Offer(offer) },
-        Err(reason) => Offering { prepared: None, extension: Extension::Unavailable(reason) },
+        Ok((offer, prepared)) => {
+            Offering { prepared: Some(prepared), extension: Extension::Offer(offer), limit: None }
+        }
+        Err(reason) => Offering { prepared: None, extension: Extension::Unavailable(reason), limit: None },
     }
 }
 
 fn own_offer<A: Adapter>(prepared: &Prepared<A>) -> Result<Offer, String> {
-    let endpoint = prepared.wire.endpoint().map_err(|error| format!("its queue pair has no address: {error}"))?;
+    let endpoint =
+        prepared.wire.endpoint().map_err(|error| format!("its queue pair has no address: {error}"))?;
     Ok(Offer { endpoint, capabilities: prepared.capabilities, nonce: nonce() })
 }
 
@@ -79,7 +85,9 @@ where
 {
     let mut handshake = Handshake::client(&offering.extension);
     handshake.handle_peer(Extension::decode(&theirs.extension), theirs.limits.max_head);
-    Agreement::new(Role::Client, handshake, offering.prepared, None, local, theirs).run(io, buffer).await
+    let mut agreement = Agreement::new(Role::Client, handshake, offering.prepared, None, local, theirs);
+    agreement.limit = offering.limit.unwrap_or(agreement.limit);
+    agreement.run(io, buffer).await
 }
 
 /// As a server, after the client's hello: says hello and agrees with the client. `buffer` has what was read behind its
@@ -115,6 +123,8 @@ where
     bell: Option<<A::Nic as Rings>::Bell>,
     local: &'a Limits,
     theirs: &'a Hello,
+    /// How long all of it may take.
+    limit: Duration,
     /// Whether the probe went out, and whether the peer's came.
     probed: bool,
     proven: bool,
@@ -139,16 +149,30 @@ where
         local: &'a Limits,
         theirs: &'a Hello,
     ) -> Self {
-        let (endpoint, polled, bell) = (None, Polled::default(), None);
-        Self { role, handshake, host, prepared, endpoint, polled, bell, local, theirs, probed: false, proven: false }
+        let own = host.or(prepared.as_ref().map(|prepared| &prepared.share.host));
+        // Without a device there is nothing to agree on.
+        let limit = own.map_or(Duration::from_secs(1), |host| host.options.agreement_timeout);
+        Self {
+            role,
+            handshake,
+            host,
+            prepared,
+            endpoint: None,
+            polled: Polled::default(),
+            bell: None,
+            local,
+            theirs,
+            limit,
+            probed: false,
+            proven: false,
+        }
     }
 
     async fn run<S>(mut self, io: &mut S, buffer: &mut BytesMut) -> Agreed<A>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let own = self.host.or(self.prepared.as_ref().map(|prepared| &prepared.share.host));
-        let limit = own.map_or(std::time::Duration::from_secs(1), |host| host.options.agreement_timeout);
+        let limit = self.limit;
         // Half of the time for the queue pair, all of it for the verdicts.
         let began = Instant::now();
         let mut patience = began + limit / 2;
@@ -177,18 +201,26 @@ where
             }
             match self.happens(io, buffer, patience).await {
                 Happened::Rang => self.rang(),
-                Happened::Read(Ok(0)) => self.handshake.handle_silence("the peer closed the TCP connection"),
+                Happened::Read(Ok(0)) => {
+                    self.handshake
+                        .handle_silence("the peer closed the connection before it said whether it uses RDMA");
+                }
                 Happened::Read(Ok(_)) => {}
                 Happened::Read(Err(error)) => {
                     self.handshake.handle_silence(&format!("the TCP connection failed: {error}"));
                 }
                 Happened::TimeUp if patience < began + limit => {
                     patience = began + limit;
-                    let took = limit / 2;
-                    self.handshake.handle_failure(&format!("no probe came over the queue pair within {took:?}"));
+                    self.handshake.handle_failure(&format!(
+                        "no probe came over the queue pair within {:.1?}: packets do not pass between the two devices; \
+                         look at the route between their addresses, their MTU and, for RoCE, a firewall on UDP port 4791",
+                        limit / 2
+                    ));
                 }
                 Happened::TimeUp => {
-                    self.handshake.handle_silence(&format!("the peer did not say within {limit:?} whether it uses RDMA"));
+                    self.handshake.handle_silence(&format!(
+                        "the peer did not say within {limit:.1?} whether it uses RDMA"
+                    ));
                 }
             }
         }
@@ -234,8 +266,10 @@ where
     fn connect(&mut self, peer: &Offer) -> Result<(), String> {
         let Some(prepared) = &mut self.prepared else { return Err("this side has no queue pair".into()) };
         let wire = &mut prepared.wire;
-        wire.connect(&peer.endpoint).map_err(|error| format!("the queue pair cannot be connected: {error}"))?;
-        self.bell = Some(wire.nic().bell().map_err(|error| format!("the device cannot be watched: {error}"))?);
+        wire.connect(&peer.endpoint)
+            .map_err(|error| format!("the queue pair cannot be connected: {error}"))?;
+        self.bell =
+            Some(wire.nic().bell().map_err(|error| format!("the device cannot be watched: {error}"))?);
         let host = &prepared.share.host;
         let settings = Settings {
             role: self.role,
@@ -250,7 +284,9 @@ where
     }
 
     fn probe(&mut self, nonce: u64) -> Result<(), String> {
-        let (Some(prepared), Some(endpoint)) = (&mut self.prepared, &mut self.endpoint) else { return Ok(()) };
+        let (Some(prepared), Some(endpoint)) = (&mut self.prepared, &mut self.endpoint) else {
+            return Ok(());
+        };
         endpoint.push_probe(nonce);
         let pool = &prepared.share.host.pool;
         let capacity = endpoint.message_capacity();
@@ -278,10 +314,10 @@ where
                 // Asked once: it stays failed.
                 self.endpoint = None;
                 self.handshake.handle_failure(&reason);
-                return true;
+                true
             }
-            Ok(any) => {
-                let mut seen = any;
+            Ok(came) => {
+                let mut seen = came != Came::Nothing;
                 if self.polled.acknowledged > 0 && self.probed {
                     self.polled.acknowledged = 0;
                     self.handshake.handle_probe_sent();
@@ -304,7 +340,9 @@ where
         endpoint.handle_returned(Credits(1));
         match nonce {
             Ok(nonce) => self.handshake.handle_probe(nonce),
-            Err(reason) => self.handshake.handle_failure(&format!("the first message over the queue pair is no probe: {reason}")),
+            Err(reason) => self
+                .handshake
+                .handle_failure(&format!("the first message over the queue pair is no probe: {reason}")),
         }
         true
     }
@@ -340,7 +378,9 @@ where
                 wire.report_last = false;
                 Agreed::Rdma(Box::new(Joined { wire, share, endpoint, polled: self.polled }))
             }
-            (Outcome::Rdma(_), ..) => Agreed::Broken("the queue pair failed as soon as both sides had agreed".into()),
+            (Outcome::Rdma(_), ..) => {
+                Agreed::Broken("the queue pair failed as soon as both sides had agreed".into())
+            }
             (Outcome::Tcp(reason), ..) => Agreed::Tcp(reason),
             (Outcome::Broken(reason), ..) => Agreed::Broken(reason),
         }

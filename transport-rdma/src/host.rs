@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use byway_runtime::Limits;
 
+use crate::counters::{Counted, Counters};
 use crate::nic::{Adapter, NicError};
 use crate::options::RdmaOptions;
 use crate::pool::{Owner, Pool};
@@ -31,6 +32,7 @@ pub struct Host<A> {
     pub(crate) receives: Receives,
     pub(crate) options: RdmaOptions,
     name: String,
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// A connection's part of its host; it goes back when it is dropped, after the queue pair.
@@ -63,9 +65,17 @@ impl<A: Adapter> Host<A> {
     pub fn new(adapter: A, name: impl Into<String>, options: RdmaOptions) -> Arc<Self> {
         let adapter = Arc::new(adapter);
         let registrar = Arc::clone(&adapter);
-        let register = move |memory| registrar.register(memory).map_err(|rejected| rejected.error.to_string());
+        let register =
+            move |memory| registrar.register(memory).map_err(|rejected| rejected.error.to_string());
         let receives = Receives::new(&options, adapter.limits().shared_receives_max);
-        Arc::new(Self { pool: Pool::new(Box::new(register), &options), adapter, receives, options, name: name.into() })
+        Arc::new(Self {
+            pool: Pool::new(Box::new(register), &options),
+            adapter,
+            receives,
+            options,
+            name: name.into(),
+            counters: Arc::default(),
+        })
     }
 
     /// The device, for people.
@@ -86,6 +96,11 @@ impl<A: Adapter> Host<A> {
     /// The device.
     pub fn adapter(&self) -> &A {
         &self.adapter
+    }
+
+    /// What its connections have done so far.
+    pub fn counters(&self) -> Counted {
+        self.counters.read()
     }
 
     /// Receives that are posted, and those of them that no connection holds.
@@ -129,12 +144,15 @@ impl<A: Adapter> Host<A> {
     fn wire(&self, consumed: u32) -> Result<Wire<A::Nic>, NicError> {
         let spec = &self.options.queue_pair;
         let nic = self.adapter.nic(spec.send_depth + consumed, consumed)?;
-        Wire::new(nic, spec, Arc::clone(&self.pool))
+        Wire::new(nic, spec, Arc::clone(&self.pool), Arc::clone(&self.counters))
     }
 }
 
 impl<A> fmt::Debug for Host<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("pool", &self.pool).field("receives", &self.receives).finish_non_exhaustive()
+        f.debug_struct("Host")
+            .field("pool", &self.pool)
+            .field("receives", &self.receives)
+            .finish_non_exhaustive()
     }
 }

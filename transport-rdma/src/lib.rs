@@ -6,6 +6,7 @@
 
 mod bell;
 pub mod bootstrap;
+mod counters;
 pub mod driver;
 mod host;
 mod link;
@@ -23,6 +24,7 @@ pub mod verbs;
 mod wire;
 
 pub use bell::Rings;
+pub use counters::Counted;
 pub use host::Host;
 pub use link::RdmaLink;
 pub use options::RdmaOptions;

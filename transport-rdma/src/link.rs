@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use byway_runtime::link::Link;
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Frame, Header, Kind};
-use bytes::BytesMut;
 
 use crate::nic::{RemoteSlice, WindowId};
 use crate::pool::Pool;
@@ -119,6 +119,12 @@ impl RdmaLink {
         idle.append(&mut self.spare);
     }
 
+    /// Takes the memory that is bound for replies: nobody calls.
+    pub(crate) fn take_stock(&mut self) -> Vec<Stocked> {
+        self.wanted.clear();
+        std::mem::take(&mut self.stock)
+    }
+
     /// The driver is gone and nothing will be sent any more: gives up all memory, to be dropped without the
     /// connection's lock, which callers may hold for long.
     #[must_use]
@@ -186,7 +192,11 @@ impl Link for RdmaLink {
             self.targets.insert(landing, Target::Window(self.stock.swap_remove(index).window));
         }
         if let (Some(transfer), Some(body)) = (pushed.transfer, body) {
-            debug_assert_eq!(body.len(), frame.header.body_len as usize, "a message has the length it announced");
+            debug_assert_eq!(
+                body.len(),
+                frame.header.body_len as usize,
+                "a message has the length it announced"
+            );
             self.bodies.insert(transfer, body);
         }
     }

@@ -41,8 +41,8 @@ pub struct Pool {
     /// The smallest staging buffer: any message fits into it.
     staging_min: usize,
     state: Mutex<State>,
-    /// Leases that were frozen, by address: what is sent from in here needs no copy.
-    leased: Mutex<BTreeMap<u64, Frozen>>,
+    /// Leases that were frozen and messages that landed, by address: what is sent from in here needs no copy.
+    contents: Mutex<BTreeMap<u64, Known>>,
 }
 
 struct State {
@@ -96,7 +96,7 @@ impl fmt::Debug for Staging {
     }
 }
 
-/// A part of a lease that is being sent; the last one brings the lease back.
+/// A part of registered content that is being sent; the last one brings the memory back.
 pub(crate) struct View {
     frozen: Option<Frozen>,
     pool: Arc<Pool>,
@@ -125,27 +125,6 @@ impl fmt::Debug for View {
     }
 }
 
-/// A large message where it landed.
-struct Landing {
-    buffer: Option<Buffer>,
-    owner: Owner,
-    pool: Arc<Pool>,
-}
-
-impl AsRef<[u8]> for Landing {
-    fn as_ref(&self) -> &[u8] {
-        self.buffer.as_ref().map_or(&[], Buffer::filled)
-    }
-}
-
-impl Drop for Landing {
-    fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.pool.landing_back(buffer, self.owner);
-        }
-    }
-}
-
 /// Registered memory that a caller writes a payload into, which is then sent from where it is.
 pub struct Lease {
     buffer: Option<Buffer>,
@@ -168,10 +147,7 @@ impl Lease {
     /// The bytes as they are now, to be put into a message. Wherever they are sent from this device, whole or in part,
     /// they are not copied.
     pub fn freeze(mut self) -> Bytes {
-        let Some(buffer) = self.buffer.take() else { return Bytes::new() };
-        let (pool, address, frozen) = (Arc::clone(&self.pool), buffer.address(), buffer.freeze());
-        pool.leased().insert(address, frozen.clone());
-        Bytes::from_owner(Leased { frozen: Some(frozen), address, pool })
+        self.buffer.take().map_or_else(Bytes::new, |buffer| self.pool.content(buffer, None))
     }
 }
 
@@ -189,25 +165,34 @@ impl fmt::Debug for Lease {
     }
 }
 
-struct Leased {
+/// The content of a registration of its own, for whoever holds `Bytes` over it.
+struct Content {
     frozen: Option<Frozen>,
     address: u64,
     pool: Arc<Pool>,
 }
 
-impl AsRef<[u8]> for Leased {
+impl AsRef<[u8]> for Content {
     fn as_ref(&self) -> &[u8] {
         self.frozen.as_ref().map_or(&[], Frozen::bytes)
     }
 }
 
-impl Drop for Leased {
+impl Drop for Content {
     fn drop(&mut self) {
-        let registered = self.pool.leased().remove(&self.address);
-        for frozen in registered.into_iter().chain(self.frozen.take()) {
+        let known = self.pool.contents().get_mut(&self.address).and_then(|known| known.frozen.take());
+        for frozen in known.into_iter().chain(self.frozen.take()) {
             self.pool.view_back(frozen);
         }
     }
+}
+
+/// What the pool knows about such content until its memory is back.
+struct Known {
+    /// To make views of, as long as anybody holds the content.
+    frozen: Option<Frozen>,
+    /// Of a message that landed: whose it is. Otherwise it is a lease.
+    landing: Option<Owner>,
 }
 
 impl Pool {
@@ -230,7 +215,7 @@ impl Pool {
                 leases: Budget::new(options.leases),
                 refused: None,
             }),
-            leased: Mutex::default(),
+            contents: Mutex::default(),
         })
     }
 
@@ -238,8 +223,8 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn leased(&self) -> MutexGuard<'_, BTreeMap<u64, Frozen>> {
-        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+    fn contents(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Staging of at least `len` bytes, if there is any. Otherwise `waker` is woken when some comes back.
@@ -335,10 +320,13 @@ impl Pool {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes back a view that was posted; the last one brings the lease back.
+    /// Takes back a view that was posted; the last one brings the memory back.
     pub(crate) fn view_back(&self, frozen: Frozen) {
-        if let Some(buffer) = frozen.into_buffer() {
-            self.lease_back(buffer);
+        let Some(buffer) = frozen.into_buffer() else { return };
+        let known = self.contents().remove(&buffer.address());
+        match known.and_then(|known| known.landing) {
+            Some(owner) => self.landing_back(buffer, owner),
+            None => self.lease_back(buffer),
         }
     }
 
@@ -354,6 +342,15 @@ impl Pool {
         self.large(size, owner).inspect_err(|_| self.lock().landing.release(size as u64))
     }
 
+    /// The same for a message that may never come: as long as half of the budget is left for those that do.
+    pub(crate) fn landing_in_advance(&self, len: usize, owner: Owner) -> Option<Buffer> {
+        let size = large_size(len);
+        if !self.lock().landing.reserve_of_half(size as u64) {
+            return None;
+        }
+        self.large(size, owner).inspect_err(|_| self.lock().landing.release(size as u64)).ok()
+    }
+
     /// Takes back a landing that nobody has read.
     pub(crate) fn landing_back(&self, buffer: Buffer, owner: Owner) {
         self.lock().landing.release(buffer.capacity() as u64);
@@ -364,7 +361,13 @@ impl Pool {
     /// reference to the message is dropped.
     pub(crate) fn landed(self: &Arc<Self>, mut buffer: Buffer, len: usize, owner: Owner) -> Bytes {
         buffer.set_filled(len);
-        Bytes::from_owner(Landing { buffer: Some(buffer), owner, pool: Arc::clone(self) })
+        self.content(buffer, Some(owner))
+    }
+
+    fn content(self: &Arc<Self>, buffer: Buffer, landing: Option<Owner>) -> Bytes {
+        let (address, frozen) = (buffer.address(), buffer.freeze());
+        self.contents().insert(address, Known { frozen: Some(frozen.clone()), landing });
+        Bytes::from_owner(Content { frozen: Some(frozen), address, pool: Arc::clone(self) })
     }
 
     /// Registered memory of `len` bytes for a caller.
@@ -387,11 +390,12 @@ impl Pool {
         self.large_back(buffer, LEASES);
     }
 
-    /// The registered memory that `bytes` are in, when they are a lease's.
+    /// The registered memory that `bytes` are in, when they are of a lease or of a message that landed.
     pub(crate) fn find(self: &Arc<Self>, bytes: &[u8]) -> Option<View> {
         let address = bytes.as_ptr() as u64;
-        let leased = self.leased();
-        let (&start, frozen) = leased.range(..=address).next_back()?;
+        let contents = self.contents();
+        let (&start, known) = contents.range(..=address).next_back()?;
+        let frozen = known.frozen.as_ref()?;
         let offset = (address - start) as usize;
         let inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= frozen.bytes().len());
         inside.then(|| View { frozen: Some(frozen.slice(offset, bytes.len())), pool: Arc::clone(self) })

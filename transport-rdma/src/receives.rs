@@ -78,13 +78,20 @@ impl Receives {
     /// Why there is none, for a person.
     pub(crate) fn open<A: Adapter>(&self, adapter: &A) -> Result<(ShareId, Credits, Arc<Mail>), String> {
         let mut state = self.lock();
+        let mut refused = Ok(());
         if state.ledger.free().0 < STEP / 2 {
-            state.post_more(adapter, self);
+            refused = state.post_more(adapter, self);
         }
         let Some(id) = state.ledger.open() else {
-            let reason = format!("all {} receives of the device are in use", state.posted);
+            let posted = state.posted;
             state.tell();
-            return Err(reason);
+            return Err(match refused {
+                Err(reason) if posted == 0 => format!("receives cannot be posted: {reason}"),
+                Err(reason) => {
+                    format!("all {posted} receives of the device are in use, and it takes no more: {reason}")
+                }
+                Ok(()) => format!("all {posted} receives of the device are in use"),
+            });
         };
         let mail = Arc::new(Mail::default());
         state.mail.push((id, Arc::clone(&mail)));
@@ -96,7 +103,8 @@ impl Receives {
         let mut state = self.lock();
         let wanted = state.ledger.share(id);
         if state.ledger.free().0 < 2 * wanted.0 {
-            state.post_more(adapter, self);
+            // If it may not be, the connections share what there is.
+            let _ = state.post_more(adapter, self);
         }
         let lent = state.ledger.borrow(id, wanted);
         state.tell();
@@ -137,22 +145,30 @@ impl Receives {
 }
 
 impl State {
-    /// Posts some more receives, if there may be more. When the device refuses, the connections share what there is.
-    fn post_more<A: Adapter>(&mut self, adapter: &A, all: &Receives) {
+    /// Posts some more receives, if there may be more.
+    ///
+    /// # Errors
+    /// Why the device takes no more, for a person.
+    fn post_more<A: Adapter>(&mut self, adapter: &A, all: &Receives) -> Result<(), String> {
         let count = STEP.min(all.limit.saturating_sub(self.posted));
         if count == 0 {
-            return;
+            return match self.posted {
+                0 => Err("the device or its options have no shared receives (shared_receives)".into()),
+                _ => Ok(()),
+            };
         }
-        let Ok(memory) = Memory::allocate(count as usize * all.size) else { return };
-        let Ok(slab) = adapter.register(memory) else { return };
+        let len = count as usize * all.size;
+        let memory = Memory::allocate(len).map_err(|error| format!("{len} bytes cannot be had: {error}"))?;
+        let slab = adapter.register(memory).map_err(|rejected| rejected.error.to_string())?;
         let buffers = slab.into_buffers(all.size).into_iter();
         let mut batch: Vec<_> = buffers.map(|buffer| Receive { work: WorkId(0), buffer }).collect();
         let offered = batch.len();
         // What is not taken is left in the batch.
-        let _ = adapter.post_shared(&mut batch);
+        let result = adapter.post_shared(&mut batch);
         let posted = Credits((offered - batch.len()) as u32);
         self.posted += posted.0;
         self.ledger.add(posted);
+        result.map_err(|error| error.to_string())
     }
 
     fn tell(&mut self) {

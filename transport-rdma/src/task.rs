@@ -2,7 +2,8 @@
 //!
 //! Owns what a [`Driver`] must not: the bell, the timers, handlers, and the TCP connection beside the queue pair, whose
 //! end is the end of both. Work of one poll is bounded. While the driver spins, the task yields between looks, so that
-//! others of its thread run. Invariant: when the task ends, for whatever reason, the connection's calls have ended.
+//! others of its thread run. Invariants: when the task ends, for whatever reason, the connection's calls have ended; when
+//! it ends because RDMA failed, the peer is told why over TCP, which still works.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes, BytesMut};
 use byway_runtime::dispatch::{Drain, Inline, Router};
 use byway_runtime::keepalive::{Due, Watch};
 use byway_runtime::session::Failure;
@@ -20,6 +22,7 @@ use tokio::time::{Instant, Sleep};
 use crate::bell::Rings;
 use crate::driver::{Driver, Wake};
 use crate::nic::Adapter;
+use crate::protocol::offer::{encode_verdict, take_verdict};
 
 /// Turns of one poll, after which other tasks have theirs.
 const TURNS_PER_POLL: usize = 16;
@@ -43,8 +46,18 @@ where
     heard: u64,
     /// Whether calls were left to tasks that may compute for long; see [`Inline::has_handed_over`].
     handed_over: bool,
+    /// What the peer said over TCP: why its queue pair failed.
+    said: BytesMut,
+    /// Whether the peer's queue pair failed, or is silent while TCP is open.
+    lost: bool,
+    broken: Option<Broken>,
+    /// What is left to say over TCP.
+    last_word: Bytes,
     phase: Phase,
 }
+
+/// Who is told when RDMA failed, with the reason.
+pub type Broken = Box<dyn FnOnce(&str) + Send>;
 
 /// How a connection ended.
 #[derive(Debug)]
@@ -123,13 +136,24 @@ where
             wake: Alarm::new(),
             heard: 0,
             handed_over: false,
+            said: BytesMut::new(),
+            lost: false,
+            broken: None,
+            last_word: Bytes::new(),
             phase: Phase::Running,
         })
+    }
+
+    /// Tells `broken` when RDMA has failed, before the calls are: who makes one again dials knowing it.
+    #[must_use]
+    pub fn when_broken(self, broken: Broken) -> Self {
+        Self { broken: Some(broken), ..self }
     }
 
     /// Turns until nothing is left to do now. An error is why the connection is over.
     fn run(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         for _ in 0..TURNS_PER_POLL {
+            self.listen(cx)?;
             let wake = self.driver.turn(Instant::now(), cx.waker());
             self.dispatch();
             match wake? {
@@ -149,15 +173,22 @@ where
         Ok(())
     }
 
+    /// Whether the bell rang; if it did, the driver knows. Otherwise the task is woken when it does.
+    fn listen(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        if !self.driver.is_armed() {
+            return Ok(false);
+        }
+        match self.driver.nic().poll_rang(&mut self.bell, cx) {
+            Poll::Ready(Ok(())) => self.driver.rang().map(|()| true),
+            Poll::Ready(Err(error)) => Err(Failure::new(format!("its device cannot be watched: {error}"))),
+            Poll::Pending => Ok(false),
+        }
+    }
+
     /// Sleeps until the bell rings or the time has come; `false` when it has already.
     fn sleep(&mut self, at: Option<Instant>, cx: &mut Context<'_>) -> Result<bool, Failure> {
-        match self.driver.nic().poll_rang(&mut self.bell, cx) {
-            Poll::Ready(Ok(())) => {
-                self.driver.rang()?;
-                return Ok(false);
-            }
-            Poll::Ready(Err(error)) => return Err(Failure::new(format!("its device cannot be watched: {error}"))),
-            Poll::Pending => {}
+        if self.listen(cx)? {
+            return Ok(false);
         }
         self.wake.set(at);
         Ok(!self.wake.poll(cx))
@@ -175,15 +206,29 @@ where
         self.handed_over |= inline.is_some_and(|inline| inline.has_handed_over());
     }
 
-    /// The TCP connection says nothing more, until it ends.
+    /// The TCP connection says nothing more until it ends, but why the peer's queue pair failed.
     fn poll_stream(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        let mut bytes = [0; 16];
-        let mut buffer = ReadBuf::new(&mut bytes);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Err(error)) => Err(Failure::new(format!("its TCP connection failed: {error}"))),
-            Poll::Ready(Ok(())) if buffer.filled().is_empty() => Err(Failure::new("the peer closed it")),
-            Poll::Ready(Ok(())) => Err(Failure::told("bytes on a TCP connection whose frames go by RDMA")),
+        loop {
+            let mut bytes = [0; 64];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(error)) => {
+                    return Err(Failure::new(format!("its TCP connection failed: {error}")));
+                }
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
+                    return Err(Failure::new("the peer closed it"));
+                }
+                Poll::Ready(Ok(())) => self.said.extend_from_slice(buffer.filled()),
+            }
+            match take_verdict(&mut self.said) {
+                Ok(None) => {}
+                Ok(Some(Err(reason))) => {
+                    self.lost = true;
+                    return Err(Failure::new(format!("RDMA failed at the peer: {reason}")));
+                }
+                _ => return Err(Failure::told("bytes on a TCP connection whose frames go by RDMA")),
+            }
         }
     }
 
@@ -195,6 +240,9 @@ where
                 // Or this side is not listening because of its own handlers.
                 self.heard = self.driver.heard();
                 self.watch.note_heard();
+            } else {
+                // What is bound for the next replies is others' meanwhile.
+                self.driver.doze()?;
             }
             let delivered = self.driver.with(|turn| turn.link().endpoint.delivered());
             let next = match self.watch.fired(delivered) {
@@ -209,7 +257,10 @@ where
                     self.watch.note_asked(question, delivered);
                     next
                 }
-                Due::Dead => return Err(Failure::new("the peer is silent and does not answer a ping")),
+                Due::Dead => {
+                    self.lost = true;
+                    return Err(Failure::new("the peer is silent and does not answer a ping"));
+                }
             };
             self.keepalive.set(Some(Instant::now() + next));
         }
@@ -254,7 +305,20 @@ where
         if is_done { Err(Failure::new("this side closed it")) } else { Ok(()) }
     }
 
+    /// Whether it was RDMA itself that failed.
+    fn is_broken(&self) -> bool {
+        self.lost || self.driver.is_broken()
+    }
+
     fn begin_closing(&mut self, failure: Failure) {
+        if self.is_broken() {
+            if let Some(broken) = self.broken.take() {
+                broken(failure.reason());
+            }
+            if !self.lost {
+                self.last_word = encode_verdict(&Err(failure.reason().to_owned()));
+            }
+        }
         self.driver.end(&failure);
         let until = Box::pin(tokio::time::sleep(LAST_WORDS));
         self.phase = Phase::Closing { failure, until };
@@ -271,6 +335,13 @@ where
                     Ok(false) => {}
                     Err(_) => break,
                 },
+            }
+        }
+        while !self.last_word.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, &self.last_word) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(len @ 1..)) => self.last_word.advance(len),
+                Poll::Ready(_) => self.last_word.clear(),
             }
         }
         self.driver.stop();
@@ -307,9 +378,10 @@ where
             }
         }
         let said = this.poll_last_words(cx);
+        let broken = this.is_broken();
         let Phase::Closing { failure, until } = &mut this.phase else { return Poll::Pending };
         if said.is_ready() || until.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Ended { failure: failure.clone(), broken: this.driver.is_broken() });
+            return Poll::Ready(Ended { failure: failure.clone(), broken });
         }
         Poll::Pending
     }

@@ -13,6 +13,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 
+use crate::counters::{Counters, add};
 use crate::memory::Buffer;
 use crate::nic::{
     Completion, Endpoint, Event, Kind, Nic, NicError, Operation, Payload, Piece, QueuePairId, QueuePairSpec,
@@ -88,6 +89,16 @@ pub(crate) enum Arrival {
     Write(u32),
 }
 
+/// Whether one poll found completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Came {
+    Nothing,
+    /// All that there were.
+    All,
+    /// So many that there may be more.
+    More,
+}
+
 /// What the completions of one poll brought, beside memory.
 #[derive(Debug, Default)]
 pub(crate) struct Polled {
@@ -105,6 +116,7 @@ pub(crate) struct Wire<N: Nic> {
     nic: N,
     queue_pair: QueuePairId,
     pool: Arc<Pool>,
+    counters: Arc<Counters>,
     inline_max: usize,
     depth: u32,
     reserve: u32,
@@ -141,7 +153,12 @@ pub(crate) struct Wire<N: Nic> {
 }
 
 impl<N: Nic> Wire<N> {
-    pub(crate) fn new(mut nic: N, spec: &QueuePairSpec, pool: Arc<Pool>) -> Result<Self, NicError> {
+    pub(crate) fn new(
+        mut nic: N,
+        spec: &QueuePairSpec,
+        pool: Arc<Pool>,
+        counters: Arc<Counters>,
+    ) -> Result<Self, NicError> {
         let queue_pair = nic.create_queue_pair(spec)?;
         let inline_max = nic.inline_max(queue_pair)? as usize;
         let reserve = RESERVE.min(spec.send_depth / 2);
@@ -149,6 +166,7 @@ impl<N: Nic> Wire<N> {
             nic,
             queue_pair,
             pool,
+            counters,
             inline_max,
             depth: spec.send_depth,
             reserve,
@@ -209,7 +227,9 @@ impl<N: Nic> Wire<N> {
     #[cfg(test)]
     pub(crate) fn describe(&self) -> String {
         let Self { depth, outstanding, unreported, waiting, wants_staging, closing, .. } = self;
-        format!("depth {depth}, outstanding {outstanding}, unreported {unreported}, closing {closing}, wants staging {wants_staging}, waiting {waiting:?}")
+        format!(
+            "depth {depth}, outstanding {outstanding}, unreported {unreported}, closing {closing}, wants staging {wants_staging}, waiting {waiting:?}"
+        )
     }
 
     /// Requests that may still be queued.
@@ -237,7 +257,10 @@ impl<N: Nic> Wire<N> {
     /// memory that they bring back.
     pub(crate) fn awaits_own(&self) -> bool {
         let is_full = self.outstanding > (self.depth - self.reserve) / 2;
-        is_full || self.closing > 0 || !self.waiting.is_empty() || (self.staging_out > 0 && self.pool.is_scarce())
+        is_full
+            || self.closing > 0
+            || !self.waiting.is_empty()
+            || (self.staging_out > 0 && self.pool.is_scarce())
     }
 
     /// Queues a message.
@@ -257,7 +280,10 @@ impl<N: Nic> Wire<N> {
 
     /// Lets the peer write into `buffer`; `Ok(None)` when the send queue is full, and the buffer is dropped into the
     /// pool by the caller.
-    pub(crate) fn bind(&mut self, buffer: Buffer) -> Result<(WindowId, RemoteSlice), (Option<String>, Buffer)> {
+    pub(crate) fn bind(
+        &mut self,
+        buffer: Buffer,
+    ) -> Result<(WindowId, RemoteSlice), (Option<String>, Buffer)> {
         if !self.has_place() {
             return Err((None, buffer));
         }
@@ -300,18 +326,19 @@ impl<N: Nic> Wire<N> {
         }
     }
 
-    /// Takes what has completed; whether there was anything.
+    /// Takes what has completed.
     ///
     /// # Errors
     /// Why the queue pair is of no more use, for a person. What came before counts.
-    pub(crate) fn poll(&mut self, into: &mut Polled) -> Result<bool, String> {
-        let mut any = false;
+    pub(crate) fn poll(&mut self, into: &mut Polled) -> Result<Came, String> {
+        let mut came = Came::Nothing;
+        let known = into.arrivals.len();
         let mut failure = None;
-        for _ in 0..POLLS {
+        for round in 0..POLLS {
             let mut completions = std::mem::take(&mut self.completions);
             let polled = self.nic.poll(&mut completions, POLL);
             for completion in completions.drain(..) {
-                any = true;
+                came = Came::All;
                 if let Err(reason) = self.complete(completion, into)
                     && failure.as_ref().is_none_or(|(_, flushed)| *flushed)
                 {
@@ -322,13 +349,15 @@ impl<N: Nic> Wire<N> {
             match polled {
                 Err(error) => return Err(format!("its completions cannot be read: {error}")),
                 Ok(count) if count < POLL => break,
+                Ok(_) if round + 1 == POLLS => came = Came::More,
                 Ok(_) => {}
             }
         }
+        add(&self.counters.messages_received, (into.arrivals.len() - known) as u64);
         self.post_receives()?;
         match failure {
             Some((reason, _)) => Err(reason),
-            None => Ok(any),
+            None => Ok(came),
         }
     }
 
@@ -350,7 +379,9 @@ impl<N: Nic> Wire<N> {
                 if let Ok(success) = outcome {
                     into.arrivals.extend(match (kind, success.immediate) {
                         (Kind::ReceiveWrite, Some(immediate)) => Some(Arrival::Write(immediate)),
-                        (Kind::Receive, None) => Some(Arrival::Message(Bytes::copy_from_slice(buffer.filled()))),
+                        (Kind::Receive, None) => {
+                            Some(Arrival::Message(Bytes::copy_from_slice(buffer.filled())))
+                        }
                         // Neither is part of the protocol: an empty message is found wanting.
                         _ => Some(Arrival::Message(Bytes::new())),
                     });
@@ -379,7 +410,10 @@ impl<N: Nic> Wire<N> {
         self.unreported = self.unreported.min(self.outstanding);
         match outcome {
             Ok(_) => Ok(()),
-            Err(failure) => Err((format!("the queue pair failed: {failure}"), failure.status == Status::Flushed)),
+            Err(failure) => {
+                add(&self.counters.rnr, u64::from(failure.status == Status::RnrRetryExceeded));
+                Err((format!("the queue pair failed: {failure}"), failure.status == Status::Flushed))
+            }
         }
     }
 
@@ -426,12 +460,14 @@ impl<N: Nic> Wire<N> {
             return Ok(false);
         }
         let count = ready.len();
+        self.count(&ready);
         let mut batch = Vec::with_capacity(count);
         for (index, posting) in ready.iter_mut().enumerate() {
             self.unreported += 1;
             self.holds_memory |= posting.payload.is_some();
             let last = index + 1 == count;
-            let signaled = self.unreported >= self.signal_every || (last && (self.holds_memory || self.report_last));
+            let signaled =
+                self.unreported >= self.signal_every || (last && (self.holds_memory || self.report_last));
             if signaled {
                 (self.unreported, self.holds_memory) = (0, false);
             }
@@ -445,7 +481,13 @@ impl<N: Nic> Wire<N> {
                 (None, None) => Payload::Empty,
             };
             let solicited = !matches!(posting.operation, Operation::Write { immediate: None, .. });
-            batch.push(Request { work: WorkId(0), operation: posting.operation, payload, signaled, solicited });
+            batch.push(Request {
+                work: WorkId(0),
+                operation: posting.operation,
+                payload,
+                signaled,
+                solicited,
+            });
         }
         let posted = self.nic.post(self.queue_pair, &mut batch);
         self.outstanding += (count - batch.len()) as u32;
@@ -454,6 +496,26 @@ impl<N: Nic> Wire<N> {
         self.spent.extend(ready.into_iter().filter_map(|posting| Some(posting.slip?.0)));
         posted.map_err(|error| format!("the send queue refused a request: {error}"))?;
         Ok(true)
+    }
+
+    fn count(&self, ready: &[Posting]) {
+        let (mut messages, mut writes, mut last) = (0, 0, 0);
+        for posting in ready {
+            match posting.operation {
+                Operation::Send { .. } => messages += 1,
+                Operation::Write { immediate: None, .. } => writes += 1,
+                Operation::Write { .. } => last += 1,
+            }
+            if let (Operation::Write { .. }, Some(piece)) = (posting.operation, &posting.payload) {
+                match piece {
+                    Piece::Owned(buffer) => add(&self.counters.bytes_copied, buffer.filled().len() as u64),
+                    Piece::Shared(view) => add(&self.counters.bytes_by_reference, view.bytes().len() as u64),
+                }
+            }
+        }
+        add(&self.counters.messages_sent, messages);
+        add(&self.counters.writes, writes);
+        add(&self.counters.writes_with_imm, last);
     }
 
     /// The memory for one message that is this connection's own, unless it is out: the device may have no more.
@@ -483,7 +545,8 @@ impl<N: Nic> Wire<N> {
                 match memory {
                     Slip::Staging(staging) => (staging.into_buffer(len).map(Piece::Owned), None, operation),
                     Slip::Plain(_) => {
-                        let staging = self.pool.staging(len, waker).and_then(|staging| staging.into_buffer(len));
+                        let staging =
+                            self.pool.staging(len, waker).and_then(|staging| staging.into_buffer(len));
                         let Some(mut buffer) = staging.or_else(|| self.take_own(len)) else {
                             return Err(Out::Message(Outbound { memory, len }));
                         };
@@ -506,7 +569,7 @@ impl<N: Nic> Wire<N> {
     /// Fails the queue pair, so that it takes no more receives, and takes what has come.
     pub(crate) fn stop(&mut self, into: &mut Polled) {
         let _ = self.nic.fail_queue_pair(self.queue_pair);
-        while let Ok(true) = self.poll(into) {}
+        while let Ok(Came::All | Came::More) = self.poll(into) {}
     }
 
     /// Receives that were used up and that no completion will bring back.
@@ -514,12 +577,21 @@ impl<N: Nic> Wire<N> {
         u32::from(self.overran)
     }
 
-    /// Takes the wake-ups, and what the device tells.
+    /// Takes the wake-ups; without any, what the device tells.
     ///
     /// # Errors
     /// Why the queue pair is of no more use, for a person.
     pub(crate) fn take_wakes(&mut self) -> Result<(), String> {
-        let taken = self.nic.take_wakes().and_then(|_| self.nic.take_events(&mut self.events));
+        let taken = self.nic.take_wakes().map_err(|error| format!("its wake-ups cannot be read: {error}"))?;
+        if taken == 0 { self.take_events() } else { Ok(()) }
+    }
+
+    /// Takes what the device tells beside completions.
+    ///
+    /// # Errors
+    /// Why the queue pair is of no more use, for a person.
+    pub(crate) fn take_events(&mut self) -> Result<(), String> {
+        let taken = self.nic.take_events(&mut self.events);
         taken.map_err(|error| format!("the device cannot be asked: {error}"))?;
         for event in self.events.drain(..) {
             match event {

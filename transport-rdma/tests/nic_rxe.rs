@@ -10,7 +10,7 @@ mod runner;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use byway_rdma::verbs::{NicOptions, VerbsNic};
+use byway_rdma::verbs::{DeviceChoice, NicOptions, VerbsAdapter, VerbsNic};
 use nic_suite::{Deviation, Fixture, Sizes};
 
 /// Soft-RoCE as in Linux 6.1.
@@ -18,6 +18,7 @@ struct Rxe;
 
 impl Fixture for Rxe {
     type Nic = VerbsNic;
+    type Adapter = VerbsAdapter;
 
     fn pair(&self, sizes: Sizes) -> (VerbsNic, VerbsNic) {
         let options = NicOptions {
@@ -27,6 +28,11 @@ impl Fixture for Rxe {
         };
         let open = || VerbsNic::open(&options).expect("the device was probed");
         (open(), open())
+    }
+
+    fn adapters(&self, shared_receives: u32) -> (VerbsAdapter, VerbsAdapter) {
+        let open = || VerbsAdapter::open(&DeviceChoice::default(), shared_receives);
+        (open().expect("the device was probed"), open().expect("the device was probed"))
     }
 
     fn sleep(&self, nic: &mut VerbsNic, limit: Duration) -> bool {

@@ -9,22 +9,24 @@ mod runner;
 use std::fs;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use byway_rdma::memory::{Buffer, Exposed, Memory};
 use byway_rdma::nic::{
-    Completion, Event, Kind, Nic, Payload, QueuePairId, QueuePairSpec, Receive, RecvQueue, RemoteSlice,
-    Status, WorkId,
+    Adapter, Completion, Event, Kind, Nic, Payload, QueuePairId, QueuePairSpec, Receive, RecvQueue,
+    RemoteSlice, Status, WorkId,
 };
 use byway_rdma::verbs::{
-    Atomic, CompletionChannel, CompletionQueue, DeviceChoice, NicOptions, QueuePair, VerbsNic, allocate_huge,
-    best_gid, open_all,
+    Atomic, CompletionChannel, CompletionQueue, DeviceChoice, NicOptions, QueuePair, VerbsAdapter, VerbsNic,
+    allocate_huge, best_gid, open_all,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
-    let all: [(&str, fn()); 12] = [
+    let all: [(&str, fn()); 14] = [
         ("read: remote memory arrives, and only within its bounds", read),
         ("atomics: old values come back and the sums are right", atomics),
         ("exposed memory is out of reach once withdrawn", withdrawn),
@@ -34,9 +36,11 @@ fn main() -> ExitCode {
         ("a child process does not disturb receives", child_process),
         ("the shared queue tells when it runs low", low_mark),
         ("the error state is seen from outside", error_state),
+        ("class, level and timer of a connection are the caller's", path_settings),
         ("port events and address changes are reported", port_events),
+        ("an event finds its way to a NIC that did not ask", routed_events),
         ("an address behind a hole of the table works", gid_hole),
-        ("1,000 queue pairs and 10,000 registrations leave nothing behind", no_leaks),
+        ("1,000 queue pairs, 200 NICs and 10,000 registrations leave nothing behind", no_leaks),
     ];
     device::with_device("verbs", |filter| {
         let chosen: Vec<_> = all.into_iter().filter(|(name, _)| name.contains(filter)).collect();
@@ -62,8 +66,11 @@ impl Loop {
         Self::on(open(DeviceChoice::default()), Some(16))
     }
 
-    fn on(mut nic: VerbsNic, recv_depth: Option<u32>) -> Self {
-        let spec = QueuePairSpec { send_depth: 16, recv_depth, ..QueuePairSpec::default() };
+    fn on(nic: VerbsNic, recv_depth: Option<u32>) -> Self {
+        Self::with(nic, QueuePairSpec { send_depth: 16, recv_depth, ..QueuePairSpec::default() })
+    }
+
+    fn with(mut nic: VerbsNic, spec: QueuePairSpec) -> Self {
         let a = nic.create_queue_pair(&spec).expect("a queue pair");
         let b = nic.create_queue_pair(&spec).expect("a queue pair");
         let at = |nic: &VerbsNic, qp| nic.endpoint(qp).expect("an endpoint");
@@ -279,6 +286,64 @@ fn port_events() {
     ip("addr del 10.99.1.1/24 dev rdma0");
 }
 
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// All NICs of an adapter have one queue of events at the device: who takes from it takes for all.
+fn routed_events() {
+    let adapter = VerbsAdapter::open(&DeviceChoice::default(), 16).expect("the device was probed");
+    let [mut asks, mut sleeps] = [(); 2].map(|()| adapter.nic(64, 16).expect("a NIC"));
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    sleeps.set_event_waker(Some(Arc::clone(&flag).into()));
+    let came = |nic: &mut VerbsNic, event| {
+        let mut events = Vec::new();
+        nic.take_events(&mut events).expect("events");
+        events.contains(&event)
+    };
+    ip("link set rdma0 down");
+    wait_for_event(&mut asks, |event| event == Event::PortDown(1));
+    assert!(flag.0.swap(false, Ordering::Relaxed), "it was not woken");
+    assert!(came(&mut sleeps, Event::PortDown(1)));
+    ip("link set rdma0 up");
+    let end = Instant::now() + LIMIT;
+    while !flag.0.load(Ordering::Relaxed) {
+        adapter.route_events().expect("events");
+        assert!(Instant::now() < end, "no event came");
+        std::thread::yield_now();
+    }
+    wait_for_event(&mut sleeps, |event| event == Event::PortUp(1));
+    assert!(came(&mut asks, Event::PortUp(1)));
+}
+
+fn path_settings() {
+    // Code 28: a sender that met no receive waits 164 ms.
+    let spec = QueuePairSpec {
+        send_depth: 16,
+        recv_depth: Some(16),
+        min_rnr_timer: 28,
+        traffic_class: 104,
+        service_level: 3,
+        ..QueuePairSpec::default()
+    };
+    let mut pair = Loop::with(open(DeviceChoice::default()), spec);
+    pair.exchange(b"in a class of its own");
+    let start = Instant::now();
+    pair.nic.post_send(pair.a, WorkId(1), Payload::Inline(b"too early"), None).expect("room");
+    std::thread::sleep(Duration::from_millis(20));
+    pair.post_recv(RecvQueue::Own(pair.b), WorkId(2));
+    assert!(pair.take(Kind::Receive).outcome.is_ok());
+    assert!(
+        start.elapsed() >= Duration::from_millis(164),
+        "the default would have been {:?}",
+        start.elapsed()
+    );
+}
+
 fn gid_hole() {
     let context = Arc::clone(&open(DeviceChoice::default()).located().context);
     ip("addr add 10.99.7.1/24 dev rdma0");
@@ -329,14 +394,16 @@ fn no_leaks() {
     drop(held);
     // What the first uses allocate once is no leak.
     cycle_queue_pairs(&mut nic, 300);
+    cycle_nics(nic.adapter(), 50);
     cycle_registrations(&mut nic, 1000);
     let before = holdings();
     cycle_queue_pairs(&mut nic, 1000);
+    cycle_nics(nic.adapter(), 200);
     let between = holdings();
     cycle_registrations(&mut nic, 10_000);
     let after = holdings();
     println!("    descriptors, pinned KiB, resident KiB: {before:?} before");
-    println!("    {between:?} after 1,000 queue pairs, {after:?} after 10,000 registrations");
+    println!("    {between:?} after 1,000 queue pairs and 200 NICs, {after:?} after 10,000 registrations");
     for now in [between, after] {
         assert_eq!((now.0, now.1), (before.0, before.1), "descriptors and pinned memory");
         assert!(now.2 as f64 <= before.2 as f64 * 1.05, "resident memory grew beyond 5 %");
@@ -368,6 +435,18 @@ fn cycle_queue_pairs(nic: &mut VerbsNic, count: usize) {
         }
         nic.destroy_queue_pair(a).expect("a queue pair");
         nic.destroy_queue_pair(b).expect("a queue pair");
+    }
+}
+
+/// Makes NICs on one adapter and drops them with a queue pair that waits for shared receives.
+fn cycle_nics(adapter: &VerbsAdapter, count: usize) {
+    let spec = QueuePairSpec { send_depth: 16, recv_depth: None, ..QueuePairSpec::default() };
+    for _ in 0..count {
+        let mut nic = adapter.nic(128, 64).expect("a NIC");
+        let qp = nic.create_queue_pair(&spec).expect("a queue pair");
+        nic.accept(qp, &nic.endpoint(qp).expect("an endpoint")).expect("it accepts itself");
+        nic.activate(qp).expect("it is connected to itself");
+        nic.post_send(qp, WorkId(1), Payload::Inline(b"nobody receives this"), None).expect("room");
     }
 }
 

@@ -15,6 +15,9 @@ const USAGE: &str = "usage: cargo xtask <command>
   guest   runs a command in a virtual machine that has a Soft-RoCE device
   bench-verbs
           compares the verbs layer with perftest in one guest
+  bench-guest [-- ARGUMENT ...]
+          runs the compare bench in a guest, all paths over the address of its RDMA device; arguments are those of
+          the bench, `--json FILE` is written here
   abi     checks the C layouts and the ibverbs crate (needs cmake, libclang, libibverbs-dev)";
 
 fn main() -> ExitCode {
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
         Some("guest") => guest::command(args.collect()),
         Some("third-party") => outcome::run_all([third_party::run]),
         Some("bench-verbs") => outcome::run_all([guest::jobs::bench_verbs]),
+        Some("bench-guest") => outcome::end([guest::jobs::bench_guest(args.collect())]),
         Some("abi") => outcome::run_all([guest::jobs::abi]),
         _ => {
             eprintln!("{USAGE}");

@@ -35,9 +35,14 @@ impl Outcome {
 
 /// Runs checks until one fails, and says which were left out.
 pub(crate) fn run_all<const N: usize>(checks: [fn() -> Outcome; N]) -> ExitCode {
+    end(checks.into_iter().map(|check| check()))
+}
+
+/// How this program ends after what happened, which is asked for until something has failed.
+pub(crate) fn end(outcomes: impl IntoIterator<Item = Outcome>) -> ExitCode {
     let mut skipped = Vec::new();
-    for check in checks {
-        match check() {
+    for outcome in outcomes {
+        match outcome {
             Outcome::Passed => {}
             Outcome::Failed(status) => return ExitCode::from(status),
             Outcome::Skipped(text) => skipped.push(text),

@@ -5,6 +5,7 @@
 //! the client sends them in one write and waits for all of them, which no framework reaches with independent callers.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,8 +22,8 @@ const LENGTH: usize = 4;
 /// Takes what a socket holds in one read while messages are small.
 const READ_BUFFER: usize = 64 << 10;
 
-pub(super) async fn serve() -> Result<(), Failure> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+pub(super) async fn serve(at: SocketAddr) -> Result<(), Failure> {
+    let listener = TcpListener::bind(at).await?;
     peer::announce(listener.local_addr()?)?;
     loop {
         let (stream, _) = listener.accept().await?;

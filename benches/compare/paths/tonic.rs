@@ -1,5 +1,7 @@
 //! Stock tonic over its own transport, with code from its own generator.
 
+use std::net::SocketAddr;
+
 use byway_test_support::stock::test::v1::{EchoRequest, echo_client::EchoClient, echo_server::EchoServer};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
@@ -21,8 +23,8 @@ pub(crate) enum Windows {
 const LARGE_STREAM: u32 = 8 << 20;
 const LARGE_CONNECTION: u32 = 64 << 20;
 
-pub(super) async fn serve(windows: Windows) -> Result<(), Failure> {
-    let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
+pub(super) async fn serve(at: SocketAddr, windows: Windows) -> Result<(), Failure> {
+    let incoming = TcpIncoming::bind(at)?.with_nodelay(Some(true));
     peer::announce(incoming.local_addr()?)?;
     let mut server = Server::builder();
     if let Windows::Large = windows {
@@ -41,15 +43,20 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(super) async fn connect(address: &str, payload: Payload, windows: Windows) -> Result<Self, Failure> {
-        let mut endpoint =
-            Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).timeout(CALL_TIMEOUT);
-        if let Windows::Large = windows {
-            endpoint = endpoint
-                .initial_stream_window_size(LARGE_STREAM)
-                .initial_connection_window_size(LARGE_CONNECTION);
-        }
-        Ok(Self { client: EchoClient::new(endpoint.connect().await?), payload })
+        Ok(Self { client: EchoClient::new(connect(address, windows).await?), payload })
     }
+}
+
+/// A client's connection, also to other services.
+pub(super) async fn connect(address: &str, windows: Windows) -> Result<Channel, Failure> {
+    let mut endpoint =
+        Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).timeout(CALL_TIMEOUT);
+    if let Windows::Large = windows {
+        endpoint = endpoint
+            .initial_stream_window_size(LARGE_STREAM)
+            .initial_connection_window_size(LARGE_CONNECTION);
+    }
+    Ok(endpoint.connect().await?)
 }
 
 impl closed_loop::Caller for Caller {

@@ -60,6 +60,14 @@ pub(crate) fn queued(requests: usize) {
     gauge!("te_queue_size").set(requests as f64);
 }
 
+/// Notes how many connections there are by each path; called before metrics are read.
+pub fn connections() {
+    let byway::Connections { rdma, tcp, grpc, .. } = byway::connections();
+    for (path, count) in [("rdma", rdma), ("tcp", tcp), ("grpc", grpc)] {
+        gauge!("byway_connections", "path" => path).set(count as f64);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

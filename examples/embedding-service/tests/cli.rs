@@ -106,6 +106,7 @@ fn a_server_is_asked_counted_and_stopped() {
         "te_request_inference_duration_count 2",
         "te_request_input_length_bucket{le=\"4\"} 2",
         "te_queue_size 0",
+        "byway_connections{path=\"rdma\"} 0",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in {metrics}");
     }

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use byway_runtime::connection::Turn;
 use byway_runtime::link::Body;
 use byway_runtime::session::{Event, Failure, Header, Incoming, Role};
-use bytes::Bytes;
 
 use super::landings::{Announced, Landings};
 use crate::link::{RdmaLink, Target};

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use byway_runtime::output::Segments;
 use bytes::Buf;
+use byway_runtime::output::Segments;
 
 use crate::link::RdmaLink;
 use crate::nic::{Nic, RemoteSlice};
@@ -55,13 +55,14 @@ pub(super) struct Bodies {
 }
 
 impl Bodies {
-    /// Cuts bodies into chunks, about `room` of them.
-    pub(super) fn copy(&mut self, pool: &Arc<Pool>, room: usize, waker: &Waker) {
-        let (mut copied, mut count) = (0, self.sending.iter().map(|sending| sending.chunks.len()).sum::<usize>());
+    /// Cuts bodies into chunks, about `room` of them; whether it stopped because that was enough for one turn.
+    pub(super) fn copy(&mut self, pool: &Arc<Pool>, room: usize, waker: &Waker) -> bool {
+        let (mut copied, mut count) =
+            (0, self.sending.iter().map(|sending| sending.chunks.len()).sum::<usize>());
         let room = room.min(CUT_MAX);
         for sending in &mut self.sending {
             while sending.segments.has_remaining() && copied < COPIED_PER_TURN && count < room {
-                let Some(chunk) = next_chunk(&mut sending.segments, pool, waker) else { return };
+                let Some(chunk) = next_chunk(&mut sending.segments, pool, waker) else { return false };
                 if let Chunk::Copied(_, len) = &chunk {
                     copied += len;
                 }
@@ -71,16 +72,17 @@ impl Bodies {
                 count += 1;
             }
         }
+        copied >= COPIED_PER_TURN && count < room
     }
 
-    /// Takes new bodies, and queues what was cut; whether anything was done.
+    /// Takes new bodies, and queues what was cut; whether there is something to cut again.
     pub(super) fn advance<N: Nic>(&mut self, link: &mut RdmaLink, wire: &mut Wire<N>) -> bool {
-        let mut any = false;
+        let mut again = false;
         while let Some(job) = link.endpoint.poll_job() {
             let segments = link.bodies.remove(&job.transfer).unwrap_or_default();
             let chunks = VecDeque::new();
             self.sending.push_back(Sending { job, segments, cut: 0, chunks, staged: false });
-            any = true;
+            again = true;
         }
         for sending in &mut self.sending {
             while sending.has_another() && wire.room() > 0 && link.endpoint.may_write(sending.job.transfer) {
@@ -88,15 +90,14 @@ impl Bodies {
                 if let Some(to) = place(&sending.job, offset) {
                     wire.write(chunk, to, None);
                 }
-                any = true;
+                again |= sending.segments.has_remaining();
             }
             let is_last = sending.chunks.len() == 1 && !sending.segments.has_remaining();
             if is_last && !sending.staged {
                 sending.staged = link.endpoint.handle_staged(sending.job.transfer);
-                any |= sending.staged;
             }
         }
-        any
+        again
     }
 
     /// Queues the last chunk of a body, with the immediate that completes it.

@@ -12,9 +12,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
 use byway_runtime::connection::Turn;
 use byway_runtime::session::CallId;
-use bytes::{Bytes, BytesMut};
 
 use super::no_memory;
 use crate::link::{RdmaLink, Stocked, Target};
@@ -86,9 +86,8 @@ impl Landings {
         }
     }
 
-    /// Answers the announcements for which memory was bound, or was not there; whether there were any.
-    pub(super) fn answer(&mut self, turn: &mut Turn<'_, RdmaLink>) -> bool {
-        let any = !self.answers.is_empty() || !self.stocked.is_empty();
+    /// Answers the announcements for which memory was bound, or was not there.
+    pub(super) fn answer(&mut self, turn: &mut Turn<'_, RdmaLink>) {
         turn.link().stock.append(&mut self.stocked);
         for (announced, answer) in self.answers.drain(..) {
             let Announced { transfer, call, number, len } = announced;
@@ -100,7 +99,8 @@ impl Landings {
                 }
                 Answer::Window(window, slice) => {
                     let link = turn.link();
-                    let granted = wanted.then(|| link.endpoint.grant(transfer, Place::Slice(slice))).flatten();
+                    let granted =
+                        wanted.then(|| link.endpoint.grant(transfer, Place::Slice(slice))).flatten();
                     match granted {
                         Some(landing) => {
                             link.targets.insert(landing, Target::Window(window));
@@ -126,7 +126,6 @@ impl Landings {
                 }
             }
         }
-        any
     }
 
     /// A body is in its memory.
@@ -145,17 +144,20 @@ impl Landings {
         }
     }
 
-    /// Hands over the messages whose memory is this side's again; whether there were any.
-    pub(super) fn hand_over(&mut self, turn: &mut Turn<'_, RdmaLink>) -> bool {
-        let any = !self.ready.is_empty();
+    /// Hands over the messages whose memory is this side's again.
+    pub(super) fn hand_over(&mut self, turn: &mut Turn<'_, RdmaLink>) {
         for (landed, message) in self.ready.drain(..) {
             turn.landed(landed.call, landed.number, message);
         }
-        any
     }
 
     pub(super) fn note_wanted(&mut self, mut sizes: Vec<u32>) {
         self.wanted.append(&mut sizes);
+    }
+
+    /// Gives up memory that is bound for replies.
+    pub(super) fn give_up(&mut self, stock: Vec<Stocked>) {
+        self.to_close.extend(stock.into_iter().map(|stocked| (stocked.window, None)));
     }
 
     // ---- Without it ----
@@ -192,7 +194,7 @@ impl Landings {
         for len in std::mem::take(&mut self.wanted) {
             // Without memory for a reply in advance, it is announced when it comes.
             if self.windows
-                && let Ok(buffer) = pool.landing(len as usize, self.owner)
+                && let Some(buffer) = pool.landing_in_advance(len as usize, self.owner)
                 && let Ok(Some(stocked)) = self.bind_one(wire, pool, buffer)
             {
                 self.stocked.push(stocked);
@@ -215,18 +217,16 @@ impl Landings {
         }
     }
 
-    /// Ends the peer's access where it is done; whether there was anything.
-    pub(super) fn close<N: Nic>(&mut self, wire: &mut Wire<N>) -> Result<bool, String> {
-        let mut any = false;
+    /// Ends the peer's access where it is done.
+    pub(super) fn close<N: Nic>(&mut self, wire: &mut Wire<N>) -> Result<(), String> {
         while let Some((window, landed)) = self.to_close.pop() {
             if !wire.close(window)? {
                 self.to_close.push((window, landed));
                 break;
             }
-            any = true;
             self.closing.insert(window, landed);
         }
-        Ok(any)
+        Ok(())
     }
 
     /// Takes the memory of windows that are closed.
@@ -241,5 +241,4 @@ impl Landings {
             }
         }
     }
-
 }

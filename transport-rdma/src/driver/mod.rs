@@ -31,11 +31,14 @@ use crate::link::RdmaLink;
 use crate::nic::Adapter;
 use crate::protocol::credit::Credits;
 use crate::protocol::{Endpoint, Event, ProtocolError, Transmit};
-use crate::wire::{Polled, Slip, Wire};
+use crate::wire::{Came, Polled, Slip, Wire};
 
 /// How often a driver looks while requests of its own are out and only the peer's messages would wake it: the time in
 /// which a failed queue pair is noticed, beside what the device takes to give up.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Looks at the completion queue between two yields of a driver that spins.
+const LOOKS_PER_SPIN: usize = 16;
 
 /// For how long after it last sent: then a device has given up on what was not acknowledged, or will fail the next.
 const LOOK_FOR: Duration = Duration::from_secs(10);
@@ -99,8 +102,8 @@ pub struct Driver<A: Adapter> {
 /// What one lock of the connection brought.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Whether anything was done, so that there may be more to do.
-    pub(crate) worked: bool,
+    /// Whether something came of it that needs another turn.
+    pub(crate) again: bool,
     /// When the next call of a client ends by itself.
     pub(crate) deadline: Option<Instant>,
 }
@@ -161,23 +164,24 @@ impl<A: Adapter> Driver<A> {
         let polled = self.wire.poll(&mut self.polled);
         let pool = Arc::clone(&self.share.host.pool);
         self.landings.take_closed(&mut self.polled, &pool);
+        let mut again = polled == Ok(Came::More);
         if polled.is_ok() {
             self.landings.bind(&mut self.wire, &pool);
-            self.bodies.copy(&pool, self.wire.room(), waker);
+            again |= self.bodies.copy(&pool, self.wire.room(), waker);
         }
         self.lend(waker);
         let seen = self.look(now, waker)?;
-        if let Err(reason) = polled {
-            return Err(self.fail(reason));
-        }
-        let closed = self.landings.close(&mut self.wire).map_err(|reason| self.fail(reason))?;
+        let came = polled.map_err(|reason| self.fail(reason))?;
+        self.landings.close(&mut self.wire).map_err(|reason| self.fail(reason))?;
         let flushed = self.wire.flush(waker).map_err(|reason| self.fail(reason))?;
-        let more = seen.worked || closed || flushed || !self.calls.is_empty() || polled == Ok(true);
         if flushed {
             self.flushed_at = Some(now);
         }
-        if more || self.landings.is_due() || self.wants_credits || self.lent > Credits(0) {
+        if flushed || came != Came::Nothing {
             self.spin_until = None;
+        }
+        again |= seen.again || !self.calls.is_empty() || self.landings.is_due();
+        if again || self.wants_credits || self.lent > Credits(0) {
             return Ok(Wake::Now);
         }
         self.rest(now, seen.deadline)
@@ -186,22 +190,41 @@ impl<A: Adapter> Driver<A> {
     /// Nothing is left to do: spins, arms, or sleeps.
     fn rest(&mut self, now: Instant, deadline: Option<Instant>) -> Result<Wake, Failure> {
         if self.spin > Duration::ZERO && now < *self.spin_until.get_or_insert(now + self.spin) {
+            for _ in 0..LOOKS_PER_SPIN {
+                if self.has_come()? {
+                    return Ok(Wake::Now);
+                }
+            }
             return Ok(Wake::Spin);
         }
         let all = self.wire.awaits_own() || self.wire.report_last;
         if self.armed.is_none_or(|armed_for_all| all && !armed_for_all) {
             self.wire.arm(all).map_err(|reason| self.fail(reason))?;
             self.armed = Some(all);
-            // What completed before the arming wakes nobody: the next turn looks.
-            return Ok(Wake::Now);
+            // What completed before the arming wakes nobody.
+            if self.has_come()? {
+                return Ok(Wake::Now);
+            }
         }
         let is_recent = self.flushed_at.is_some_and(|at| now < at + LOOK_FOR);
         if !is_recent || !self.wire.is_busy() {
             self.look_at = None;
         } else if self.look_at.is_none_or(|at| at <= now) {
+            self.wire.take_events().map_err(|reason| self.fail(reason))?;
             self.look_at = Some(now + LOOK);
         }
         Ok(Wake::Bell(deadline.into_iter().chain(self.look_at).min()))
+    }
+
+    /// Whether something has completed; the next turn acts on it.
+    fn has_come(&mut self) -> Result<bool, Failure> {
+        let came = self.wire.poll(&mut self.polled).map_err(|reason| self.fail(reason))?;
+        Ok(came != Came::Nothing)
+    }
+
+    /// Whether the completion queue is armed, so that the bell may ring.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.is_some()
     }
 
     /// The bell rang: takes what rang it.
@@ -246,7 +269,7 @@ impl<A: Adapter> Driver<A> {
             let mut seen = Seen::default();
             turn.work_on();
             let had_room = turn.link().endpoint.has_room();
-            seen.worked |= landings.hand_over(turn);
+            landings.hand_over(turn);
             let mut events = |turn: &mut Turn<'_, RdmaLink>, landings: &mut Landings, bodies: &mut Bodies| {
                 while let Some(event) = turn.link().endpoint.poll_event() {
                     match event {
@@ -264,7 +287,6 @@ impl<A: Adapter> Driver<A> {
             arrivals.handle(turn, role, &mut polled.arrivals, landings, calls, &mut |turn, landings| {
                 events(turn, landings, bodies);
             })?;
-            seen.worked |= !calls.is_empty();
             if *lent > Credits(0) {
                 turn.link().endpoint.grow(std::mem::take(lent));
             }
@@ -273,19 +295,19 @@ impl<A: Adapter> Driver<A> {
             {
                 *asked = Some(credits);
             }
-            seen.worked |= landings.answer(turn);
-            seen.worked |= bodies.advance(turn.link(), wire);
+            landings.answer(turn);
+            seen.again |= bodies.advance(turn.link(), wire);
             if turn.next_deadline().is_some_and(|deadline| deadline.at() <= now) {
                 turn.handle_deadlines(now);
-                seen.worked = true;
             }
             turn.link().give_back(&mut wire.spent);
+            let mut sent = 0;
             while wire.room() > 0 {
                 if turn.link().push_piece() {
                     events(turn, landings, bodies);
                 }
                 let Some(transmit) = turn.link().poll_transmit() else { break };
-                seen.worked = true;
+                sent += 1;
                 match transmit {
                     Transmit::Message(message) => wire.send(message),
                     Transmit::LastWrite(job) => bodies.write_last(&job, wire),
@@ -294,11 +316,12 @@ impl<A: Adapter> Driver<A> {
             }
             if !had_room && turn.link().endpoint.has_room() {
                 turn.made_room();
-                seen.worked = true;
+                // What waited for it may have gone out with it, such as the answer to a ping.
+                seen.again = true;
             }
             landings.note_wanted(turn.link().take_wanted());
             seen.deadline = turn.next_deadline().map(|deadline| deadline.at());
-            if is_armed && !seen.worked {
+            if is_armed && before == 0 && sent == 0 {
                 turn.link().shrink(idle);
             }
             turn.wait(waker);
@@ -307,6 +330,17 @@ impl<A: Adapter> Driver<A> {
         self.idle.clear();
         *heard += before;
         result
+    }
+
+    /// The connection has been silent for long: gives up the memory that is bound for replies, and asks the device
+    /// whether it has failed.
+    ///
+    /// # Errors
+    /// Why the connection is over.
+    pub(crate) fn doze(&mut self) -> Result<(), Failure> {
+        let stock = self.connection.turn(&mut self.woken, |turn| turn.link().take_stock());
+        self.landings.give_up(stock);
+        self.wire.take_events().map_err(|reason| self.fail(reason))
     }
 
     /// Messages that came so far.
@@ -379,7 +413,13 @@ impl<A: Adapter> Joined<A> {
     ) -> JoinedConnection<A> {
         let Self { wire, share, endpoint, polled } = self;
         let link = RdmaLink::new(endpoint, Arc::clone(&share.host.pool), share.host.options.large_from);
-        JoinedConnection { role, wire, share, polled, connection: Connection::new(role, local, remote, link, info) }
+        JoinedConnection {
+            role,
+            wire,
+            share,
+            polled,
+            connection: Connection::new(role, local, remote, link, info),
+        }
     }
 }
 

@@ -35,6 +35,13 @@ impl Budget {
         }
     }
 
+    /// The same, if half of the limit is left afterwards.
+    #[must_use]
+    pub fn reserve_of_half(&mut self, bytes: u64) -> bool {
+        let fits = self.reserved.checked_add(bytes).is_some_and(|sum| sum <= self.limit / 2);
+        fits && self.reserve(bytes)
+    }
+
     /// Gives back what was reserved.
     ///
     /// # Panics
@@ -55,7 +62,10 @@ mod tests {
         assert!(!budget.reserve(41));
         assert!(!budget.reserve(u64::MAX));
         assert!(budget.reserve(40));
+        assert!(!budget.reserve_of_half(0), "more than half is gone");
         budget.release(60);
+        assert!(budget.reserve_of_half(10) && !budget.reserve_of_half(1));
+        budget.release(10);
         assert_eq!(budget.reserved(), 40);
         assert!(budget.reserve(60));
     }

@@ -128,8 +128,9 @@ impl<M: AsMut<[u8]>> Endpoint<M> {
     /// Whether a frame's body travels by itself, and so must be encoded before [`push`](Self::push).
     pub fn travels_alone(&self, header: &Header) -> bool {
         let whole = FRAME_ITEM_LEN + usize::from(header.head_len) + header.body_len as usize;
-        // As if memory for the reply were always offered: one rule for all frames.
-        let fits = whole + SLICE_ITEM_LEN <= self.outbox.longest_item();
+        // As if memory for the reply were always offered: one rule for all frames of a kind.
+        let offer_len = if header.kind == Kind::Open { SLICE_ITEM_LEN } else { 0 };
+        let fits = whole + offer_len <= self.outbox.longest_item();
         header.body_len > 0 && (header.body_len >= self.settings.large_from || !fits)
     }
 

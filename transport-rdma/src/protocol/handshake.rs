@@ -213,7 +213,9 @@ impl Handshake {
         self.peer_verdict = Some(verdict);
         match refused {
             // The peer waits for a verdict all the same.
-            Some(reason) if self.state != State::Deciding => self.decide(Err(reason)),
+            Some(reason) if self.state != State::Deciding => {
+                self.decide(Err(reason_of_peer("the peer", &reason)));
+            }
             _ => self.conclude(),
         }
     }

@@ -151,7 +151,9 @@ impl Extension {
             (Some(endpoint), Some(capabilities), Some(nonce)) if wrong.is_none() => {
                 Self::Offer(Offer { endpoint, capabilities, nonce })
             }
-            (None, ..) => Self::Unusable(wrong.unwrap_or("the peer's queue pair is not valid").into()),
+            (None, ..) => Self::Unusable(
+                wrong.unwrap_or("the peer describes its queue pair in no way that this version knows").into(),
+            ),
             _ => Self::Unusable(wrong.unwrap_or("the peer's offer is not complete").into()),
         }
     }

@@ -62,6 +62,11 @@ impl SimNic {
         self.consumer(|consumer| consumer.completions.wakes() > 0 || !consumer.events.is_empty())
     }
 
+    /// Whether [`take_wakes`](Nic::take_wakes) has something to give.
+    pub fn has_wakes(&self) -> bool {
+        self.consumer(|consumer| consumer.completions.wakes() > 0)
+    }
+
     /// [`SimAdapter::set_shared_low_mark`] of this NIC's adapter.
     pub fn set_shared_low_mark(&self, limit: u32) -> Result<(), NicError> {
         self.adapter.set_shared_low_mark(limit)

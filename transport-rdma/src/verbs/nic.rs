@@ -169,7 +169,7 @@ impl VerbsNic {
         self.adapter.events().set_waker(self.number(), waker);
     }
 
-    /// Sleeps until a wake-up waits, at most for `limit`; see [`CompletionChannel::wait`].
+    /// Sleeps until a wake-up waits, at most for `limit`; see [`CompletionChannel::wait`](super::CompletionChannel::wait).
     pub fn wait(&self, limit: Duration) -> Result<bool, VerbsError> {
         self.attached.completions.channel().wait(limit)
     }

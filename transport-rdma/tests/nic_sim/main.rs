@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use byway_rdma::nic::Mtu;
-use byway_rdma::sim::{Delays, Fabric, FabricOptions, Progress, SimNic, SimNicOptions};
+use byway_rdma::sim::{Delays, Fabric, FabricOptions, Progress, SimAdapter, SimNic, SimNicOptions};
 use nic_suite::{Deviation, Fixture, Sizes};
 
 /// The simulator with the options of one fabric; each case has a fabric of its own.
@@ -28,6 +28,7 @@ impl Sim {
 
 impl Fixture for Sim {
     type Nic = SimNic;
+    type Adapter = SimAdapter;
 
     fn pair(&self, sizes: Sizes) -> (SimNic, SimNic) {
         let fabric = Fabric::new(self.options);
@@ -41,6 +42,14 @@ impl Fixture for Sim {
         let pair = (fabric.nic(&options), fabric.nic(&options));
         self.fabric.replace(fabric);
         pair
+    }
+
+    fn adapters(&self, shared_receives: u32) -> (SimAdapter, SimAdapter) {
+        let fabric = Fabric::new(self.options);
+        let options = SimNicOptions { shared_receives, mtu: Mtu::B256, ..SimNicOptions::default() };
+        let adapters = (fabric.adapter(&options), fabric.adapter(&options));
+        self.fabric.replace(fabric);
+        adapters
     }
 
     fn sleep(&self, nic: &mut SimNic, limit: Duration) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use byway_rdma::nic::{Kind, Nic, NicError, Operation, Payload};
+use byway_rdma::nic::{Endpoint, Kind, Nic, NicError, Operation, Payload};
 
 use super::*;
 
@@ -19,6 +19,7 @@ pub(crate) fn cases<F: Fixture>() -> Vec<Case<F>> {
         ("failures: a failed queue pair still returns what is posted to it", post_after_failure),
         ("failures: a window outlives the failure of its queue pair", window_after_failure),
         ("failures: states are enforced", states),
+        ("failures: a peer that cannot be reached costs no receive", unreachable_peer),
         ("failures: one queue pair's failure leaves another alone", bystander),
     ]
 }
@@ -182,6 +183,27 @@ fn states<F: Fixture>(fixture: &F) {
     pair.a.send(Payload::Inline(b"still works"));
     let received = pair.b.take(fixture, Kind::Receive, 1).remove(0);
     assert_eq!(buffer_of(received).filled(), b"still works");
+}
+
+fn unreachable_peer<F: Fixture>(fixture: &F) {
+    let mut pair = Pair::unconnected(fixture, Sizes::default(), &spec());
+    let queue = pair.a.own();
+    let works = pair.a.post_receives(queue, 5);
+    let peer = pair.b.nic.endpoint(pair.b.qp).expect("an endpoint");
+    // Of the other address family, so no device has a way there; both are set aside for examples.
+    let gid = match peer.gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] => {
+            [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+        }
+        _ => [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 203, 0, 113, 1],
+    };
+    let refused = pair.a.nic.accept(pair.a.qp, &Endpoint { gid, ..peer });
+    assert!(matches!(refused, Err(NicError::Device(_))), "{refused:?}");
+    let all = collect(fixture, &mut pair.a, &works);
+    assert!(all.iter().all(|completion| failure(completion) == Status::Flushed));
+    assert!(all.into_iter().all(|completion| completion.payload.into_buffers().len() == 1));
+    pair.a.nic.destroy_queue_pair(pair.a.qp).expect("a queue pair");
+    pair.a.assert_quiet();
 }
 
 fn bystander<F: Fixture>(fixture: &F) {

@@ -1,9 +1,10 @@
-//! The NIC suite: what every implementation of [`Nic`] must do, written once over the trait.
+//! The NIC suite: what every implementation of [`Adapter`] and [`Nic`] must do, written once over the traits.
 //!
 //! A device is described by a [`Fixture`]; what it is known to do differently stands in a list of [`Deviation`]s, and
 //! each is checked to be still so, so that the list cannot grow stale. Two NICs talk to each other in every case.
 
 pub(crate) mod access;
+pub(crate) mod adapters;
 pub(crate) mod completions;
 pub(crate) mod failures;
 pub(crate) mod order;
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use byway_rdma::memory::{Buffer, Memory};
 use byway_rdma::nic::{
-    Completion, Kind, Nic, Operation, Payload, QueuePairId, QueuePairSpec, Receive, RecvQueue, RemoteAccess,
-    RemoteSlice, Request, Status, WindowId, WorkId,
+    Adapter, Completion, Kind, Nic, Operation, Payload, QueuePairId, QueuePairSpec, Receive, RecvQueue,
+    RemoteAccess, RemoteSlice, Request, Status, WindowId, WorkId,
 };
 
 /// How long a case waits for what must come. Far above what an emulated machine needs.
@@ -49,9 +50,13 @@ impl Default for Sizes {
 /// A kind of device.
 pub(crate) trait Fixture {
     type Nic: Nic;
+    type Adapter: Adapter<Nic = Self::Nic>;
 
     /// Two NICs that can reach each other.
     fn pair(&self, sizes: Sizes) -> (Self::Nic, Self::Nic);
+
+    /// Two adapters whose NICs can reach each other, with shared queues of so many receives.
+    fn adapters(&self, shared_receives: u32) -> (Self::Adapter, Self::Adapter);
 
     /// Sleeps until a wake-up waits, at most for `limit`; tells whether there is one.
     fn sleep(&self, nic: &mut Self::Nic, limit: Duration) -> bool;
@@ -70,7 +75,14 @@ pub(crate) type Case<F> = (&'static str, fn(&F));
 
 /// The cases whose name contains `filter`, on a device.
 pub(crate) fn cases<'a, F: Fixture>(fixture: &'a F, filter: &str) -> Vec<(&'static str, impl Fn() + 'a)> {
-    let all = [order::cases(), receives::cases(), access::cases(), failures::cases(), completions::cases()];
+    let all = [
+        order::cases(),
+        receives::cases(),
+        access::cases(),
+        failures::cases(),
+        completions::cases(),
+        adapters::cases(),
+    ];
     let cases = all.into_iter().flatten().filter(|(name, _)| name.contains(filter));
     cases.map(|(name, case): Case<F>| (name, move || case(fixture))).collect()
 }

@@ -24,8 +24,8 @@ use super::peer::{Heard, Peer};
 use super::status::failure;
 use super::tasks::Tasks;
 use super::{MAX_FRAME, acceptance, call_window, connection_window};
-use byway_runtime::Options;
 use crate::wire::{FrameWatch, Wire};
+use byway_runtime::Options;
 
 /// What the four pseudo-headers of a request count without its path and host, in bytes.
 const REQUEST_LINE: usize = 165;

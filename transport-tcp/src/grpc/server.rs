@@ -36,9 +36,9 @@ use super::outgoing::{Outgoing, Sending, Stream, THIS};
 use super::serving::{ServerHalf, Serving, alone};
 use super::status::request_failed;
 use super::{MAX_FRAME, acceptance, call_window, connection_window};
-use byway_runtime::Options;
 use crate::web;
 use crate::wire::{FrameWatch, Settings, Sign, Wire};
+use byway_runtime::Options;
 
 /// How long a connection may take to say its last words once its calls were ended.
 const FAREWELL: Duration = Duration::from_secs(1);

@@ -85,20 +85,24 @@ where
     Ok(Greeted { io, buffer, theirs })
 }
 
-/// As a client: what makes calls over a stream on which both have said hello. The connection's driver runs as a task
-/// until it is closed.
-pub fn client<S>(greeted: Greeted<S>, info: Arc<ConnectionInfo>, options: Options) -> Caller<Outbox>
+/// As a client: what makes calls over a stream on which both have said hello, and the future that moves the connection
+/// until it is over.
+pub fn client<S>(
+    greeted: Greeted<S>,
+    info: Arc<ConnectionInfo>,
+    options: Options,
+) -> (Caller<Outbox>, Driver<S>)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin,
 {
     let Greeted { io, buffer, theirs } = greeted;
     let connection = Connection::new(Role::Client, options.limits, theirs.limits, Outbox::default(), info);
     let inbox = Inbox::new(options.limits, buffer);
-    tokio::spawn(Driver::client(io, Arc::clone(&connection), inbox, options.keepalive));
-    Caller(connection)
+    let driver = Driver::client(io, Arc::clone(&connection), inbox, options.keepalive);
+    (Caller(connection), driver)
 }
 
-/// As a client: says hello and returns what makes calls.
+/// As a client: says hello and returns what makes calls. The connection's driver runs as a task until it is over.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -111,7 +115,9 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let greeted = greet(io, &options.limits, Bytes::new()).await?;
-    Ok(client(greeted, info, options))
+    let (caller, driver) = client(greeted, info, options);
+    tokio::spawn(driver);
+    Ok(caller)
 }
 
 /// What a stream turned out to be.

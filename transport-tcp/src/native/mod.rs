@@ -9,6 +9,4 @@ mod handshake;
 
 pub use byway_runtime::dispatch::Drain;
 pub use driver::Driver;
-pub use handshake::{
-    ConnectError, Greeted, Heard, answer, client, connect, greet, hear, refuse, server,
-};
+pub use handshake::{ConnectError, Greeted, Heard, answer, client, connect, greet, hear, refuse, server};

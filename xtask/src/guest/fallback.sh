@@ -1,7 +1,9 @@
 #!/bin/bash
 # Makes every state of a machine in which RDMA cannot be used, and checks that the program starts and names the reason.
-# Runs in the guest, whose file system forgets the changes. Usage: fallback.sh PROBE
-probe=$1
+# The doctor must give the same sentence wherever the probe takes no arguments, and a call over a channel must succeed
+# in each of these states, by RDMA or with that reason. Ends with a table of the first calls.
+# Runs in the guest, whose file system forgets the changes. Usage: fallback.sh PROBE BYWAY FIRST_CALL
+probe=$1 byway=$2 first_call=$3
 passed=0 cases=0
 libraries=/usr/lib/x86_64-linux-gnu
 mkdir -p /tmp/aside
@@ -20,14 +22,59 @@ expect() {
     printf '%-20s FAILED, status %s: %s\n' "$name" "$status" "$answer"
     sed 's/^/    /' /tmp/stderr
   fi
+  if [[ ${*: -1} == *"$probe" ]]; then
+    diagnose "$name" "$answer" "$@"
+    call "$name" "$answer" "$@"
+  fi
+}
+
+# NAME, ANSWER OF THE PROBE, COMMAND THAT RUNS THE PROBE ...
+call() {
+  local name=$1 answer=$2 told path reason took plain
+  shift 2
+  told=$("${@/$probe/$first_call}" 2>/tmp/stderr)
+  IFS='|' read -r path reason took plain <<< "$told"
+  cases=$((cases + 1))
+  if [[ $answer == 'RDMA on'* && $path == 'rdma ' ]] ||
+    [[ $answer == 'no RDMA: '* && $path == 'tcp ' && $reason == *"this side does not use RDMA: ${answer#no RDMA: } " ]]; then
+    passed=$((passed + 1))
+    printf '%-20s %-5s %9s %9s %s\n' "$name" "$path" "$took" "$plain" "$reason" >> /tmp/calls
+  else
+    printf '%-20s the call FAILED: %s\n' "$name" "$told"
+    sed 's/^/    /' /tmp/stderr
+  fi
+}
+
+# NAME, SENTENCE THAT THE DOCTOR MUST END WITH, COMMAND THAT RUNS THE PROBE ...
+diagnose() {
+  local name=$1 sentence=$2 told status expected=1
+  shift 2
+  told=$("${@/$probe/$doctor}" 2>/tmp/stderr)
+  status=$?
+  [[ $sentence == 'RDMA on'* ]] && expected=0
+  cases=$((cases + 1))
+  if [ $status = $expected ] && [[ ${told##*$'\n'} == *"RDMA "*"$sentence" ]]; then
+    passed=$((passed + 1))
+    # What it would have mended, but for the conclusion.
+    awk '/^fail/ && $2 != "RDMA" { print "    " $0; said = 1; next } said && /^ +->/ { print "    " $0 } { said = 0 }' \
+      <<< "$told"
+  else
+    printf '%-20s the doctor FAILED, status %s:\n%s\n' "$name" "$status" "$told"
+    sed 's/^/    /' /tmp/stderr
+  fi
 }
 
 aside() { mv "$@" /tmp/aside/; }
 
-# The binary must be reachable for a user without rights.
+# The binaries must be reachable for a user without rights.
 cp "$probe" /tmp/probe
-chmod 755 /tmp/probe
-probe=/tmp/probe
+cp "$byway" /tmp/byway
+cp "$first_call" /tmp/first_call
+printf '#!/bin/bash\nexec /tmp/byway doctor "$@"\n' > /tmp/doctor
+chmod 755 /tmp/probe /tmp/byway /tmp/doctor /tmp/first_call
+probe=/tmp/probe doctor=/tmp/doctor first_call=/tmp/first_call
+
+/tmp/byway doctor || exit 1
 
 expect 'all is well' 'RDMA on rxe0 port 1' $probe
 expect 'no such device' 'no RDMA device named mlx5_9; there is rxe0' $probe mlx5_9
@@ -82,5 +129,38 @@ expect 'no device' 'there is no RDMA device' $probe
 rdma link add rxe0 type rxe netdev rdma0
 expect 'device again' 'RDMA on rxe0 port 1' $probe
 
+# As on a kernel without the subsystem: its folder is there, and empty.
+mount -t tmpfs none /sys/class/infiniband_verbs
+expect 'no RDMA in kernel' 'the kernel has no RDMA support' $probe
+umount /sys/class/infiniband_verbs
+expect 'RDMA in kernel' 'RDMA on rxe0 port 1' $probe
+
+# NAME, STATUS, TEXT THAT THE DOCTOR MUST GIVE ABOUT A PEER, VARIABLE OF THE PEER'S ENVIRONMENT ...
+peer() {
+  local name=$1 expected=$2 text=$3 told status server
+  shift 3
+  env "$@" $first_call serve 10.99.0.1:7000 &
+  server=$!
+  until ss -Hltn 'sport = :7000' | grep -q .; do :; done
+  told=$(/tmp/byway doctor 10.99.0.1:7000 2>&1)
+  status=$?
+  kill $server
+  wait $server 2>/dev/null
+  cases=$((cases + 1))
+  if [ $status = $expected ] && [[ $told == *"$text"* ]]; then
+    passed=$((passed + 1))
+    printf '%-20s %s\n' "$name" "$(grep '^[a-z]* *peer' <<< "$told" | sed 's/^/\n    /')"
+  else
+    printf '%-20s FAILED, status %s:\n%s\n' "$name" "$status" "$told"
+  fi
+}
+
+peer 'peer with RDMA' 0 'calls go by rdma (rxe0 port 1): '
+peer 'peer without' 1 "calls go by tcp: the server does not use RDMA: the server's environment has BYWAY_TRANSPORT=tcp" \
+  BYWAY_TRANSPORT=tcp
+
+echo "fallback: a channel's first call in each state"
+printf '%-20s %-5s %9s %9s  %s\n' state path first plain 'device, or why it is not RDMA'
+cat /tmp/calls
 echo "fallback: $passed of $cases cases"
 [ $passed = $cases ]

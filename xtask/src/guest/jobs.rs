@@ -1,4 +1,5 @@
-//! What runs in the guest: the RDMA tests, the checks against other programs, and the comparison with perftest.
+//! What runs in the guest: the RDMA tests, the checks against other programs, the comparison with perftest, and the compare
+//! bench.
 //!
 //! Owns which programs are built for the guest, and in what order they run. Invariant: whatever keeps a job from the guest
 //! is an error, of which only a missing QEMU is excusable. Never lets a skipped test look like a passed one.
@@ -36,10 +37,12 @@ fn rdma_tests() -> Result<u8, GuestError> {
     let probe = build(&["--example", "probe"])?;
     let verbs = build(&["--test", "verbs_rxe"])?;
     let suite = build(&["--test", "nic_rxe"])?;
-    let [probe, verbs, suite, conformance] =
-        [probe, verbs, suite, conformance].map(|path| path.display().to_string());
-    let steps = r#""$1" && bash -c "$0" fallback "$2" && "$4" rdma_device && "$3""#;
-    let command = ["bash", "-c", steps, FALLBACK, &verbs, &probe, &suite, &conformance];
+    let byway = self::build(Path::new("."), &["--package", "byway-cli", "--bin", "byway"])?;
+    let first_call = self::build(Path::new("."), &["--package", "byway", "--example", "first_call"])?;
+    let [probe, verbs, suite, byway, conformance, first_call] =
+        [probe, verbs, suite, byway, conformance, first_call].map(|path| path.display().to_string());
+    let steps = r#""$1" && bash -c "$0" fallback "$2" "$3" "$6" && "$5" rdma_device && "$4""#;
+    let command = ["bash", "-c", steps, FALLBACK, &verbs, &probe, &byway, &suite, &conformance, &first_call];
     let mut job = Job::new(command.map(String::from).to_vec())?;
     job.timeout_seconds = 900;
     run_job(&job)
@@ -57,6 +60,48 @@ fn bench() -> Result<u8, GuestError> {
     let mut job = Job::new(["bash", "-c", BENCH, "bench", &ours].map(String::from).to_vec())?;
     job.timeout_seconds = 900;
     run_job(&job)
+}
+
+/// Runs the compare bench over the address of the guest's device, so that every path has the same.
+pub(crate) fn bench_guest(args: Vec<String>) -> Outcome {
+    conclude("compare bench", compare(args))
+}
+
+fn compare(mut args: Vec<String>) -> Result<u8, GuestError> {
+    super::boot::find_qemu()?;
+    if args.first().is_some_and(|arg| arg == "--") {
+        args.remove(0);
+    }
+    let json = take_value(&mut args, "--json")?;
+    if !args.iter().any(|arg| arg == "--rounds") {
+        // Enough for medians: a round of all paths takes more than a minute.
+        args.extend(["--rounds", "3"].map(String::from));
+    }
+    let mut command = cargo(["bench", "--no-run", "--bench", "compare"]);
+    let bench = build::executable(&mut command)?;
+    // Copied, since each server is this program again, and the host's files are far away.
+    let steps = r#"cp "$0" /tmp/compare && /tmp/compare --bench --pin --address 10.99.0.1 --json "$OUT/compare.json" "$@""#;
+    let mut words = ["bash", "-c", steps, &bench.display().to_string()].map(String::from).to_vec();
+    words.append(&mut args);
+    let mut job = Job::new(words)?;
+    job.timeout_seconds = 900;
+    let out = bench.with_file_name("compare-in-guest");
+    job.out = Some(out.clone());
+    let status = run_job(&job)?;
+    if let (0, Some(file)) = (status, json) {
+        std::fs::copy(out.join("compare.json"), file)?;
+    }
+    Ok(status)
+}
+
+/// Removes an option and its value, which is returned.
+fn take_value(args: &mut Vec<String>, option: &str) -> Result<Option<String>, GuestError> {
+    let Some(at) = args.iter().position(|arg| arg == option) else { return Ok(None) };
+    if at + 1 == args.len() {
+        return Err(GuestError::Prepare(format!("{option} needs a value")));
+    }
+    args.remove(at);
+    Ok(Some(args.remove(at)))
 }
 
 /// Checks our C layouts against `ibverbs-sys` and exchanges messages with the `ibverbs` crate.
@@ -95,5 +140,20 @@ fn conclude(what: &str, result: Result<u8, GuestError>) -> Outcome {
         Ok(status) => Outcome::of(status),
         // Only a missing QEMU is a state that a developer's machine may be in.
         Err(error) => Outcome::did_not_run(what, &error, matches!(error, GuestError::NoQemu)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::take_value;
+
+    #[test]
+    fn an_option_is_taken_with_its_value_and_the_rest_stays() {
+        let mut args = ["--quick", "--json", "a b", "--only", "tcp"].map(String::from).to_vec();
+        assert_eq!(take_value(&mut args, "--json").expect("there is a value").as_deref(), Some("a b"));
+        assert_eq!(args, ["--quick", "--only", "tcp"]);
+        assert_eq!(take_value(&mut args, "--json").expect("there is no such option"), None);
+        let mut args = vec!["--json".to_owned()];
+        assert!(take_value(&mut args, "--json").is_err());
     }
 }

@@ -106,6 +106,7 @@ fn answer(request: &Request<Incoming>, handle: &PrometheusHandle) -> Response<Fu
     } else if request.uri().path() != "/metrics" {
         (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned())
     } else {
+        metrics::connections();
         (StatusCode::OK, handle.render())
     };
     let mut response = Response::new(Full::from(text));

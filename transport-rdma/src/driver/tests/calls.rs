@@ -7,15 +7,15 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Wake as _, Context, Poll, Waker};
+use std::task::{Context, Poll, Wake as _, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use byway_runtime::connection::Caller;
 use byway_runtime::session::{Incoming, Metadata, RequestHead};
 use byway_runtime::{
     Call, CallRef, Carrier, Encoded, End, Inbound, Invoke, NewCall, Part, SendError, StartError, Status,
 };
-use bytes::Bytes;
 use fastrand::Rng;
 use tonic::Code;
 

@@ -24,7 +24,10 @@ impl Schedule {
                     let available = other
                         .connection
                         .turn(&mut Vec::new(), |turn| turn.link().endpoint.credits().0.available().0);
-                    assert!(available <= outstanding, "{available} credits, of which {outstanding} were given");
+                    assert!(
+                        available <= outstanding,
+                        "{available} credits, of which {outstanding} were given"
+                    );
                 }
             }
         }
@@ -56,17 +59,25 @@ impl Schedule {
             for side in SIDES {
                 let (this, other) = (&link.sides[side], &link.sides[1 - side]);
                 assert!(this.failure.is_none(), "it failed: {:?}", this.failure);
-                let (under_way, offers, position, delivered, available) = this.connection.turn(&mut Vec::new(), |turn| {
-                    assert!(turn.is_idle(), "no call is open");
-                    let link = turn.link();
-                    let endpoint = &link.endpoint;
-                    let available = endpoint.credits().0.available();
-                    (endpoint.under_way(), link.targets.len(), endpoint.position(), endpoint.delivered(), available)
-                });
+                let (under_way, offers, position, delivered, available) =
+                    this.connection.turn(&mut Vec::new(), |turn| {
+                        assert!(turn.is_idle(), "no call is open");
+                        let link = turn.link();
+                        let endpoint = &link.endpoint;
+                        let available = endpoint.credits().0.available();
+                        (
+                            endpoint.under_way(),
+                            link.targets.len(),
+                            endpoint.position(),
+                            endpoint.delivered(),
+                            available,
+                        )
+                    });
                 assert_eq!(under_way, (0, 0), "bodies and memory that are under way\n{}", self.left());
                 assert_eq!((offers, position), (0, delivered), "memory that is expected, frames that wait");
-                let outstanding =
-                    other.connection.turn(&mut Vec::new(), |turn| turn.link().endpoint.credits().1.outstanding());
+                let outstanding = other
+                    .connection
+                    .turn(&mut Vec::new(), |turn| turn.link().endpoint.credits().1.outstanding());
                 assert_eq!(available, outstanding, "both sides count the same credits");
             }
         }
@@ -86,7 +97,10 @@ impl Schedule {
                 // What connections may be given is there, on a device that works.
                 let works = host.pool.register_one(1).is_some();
                 let physical = host.adapter.shared_posted();
-                assert!(!works || physical >= posted as usize, "host {index}: {physical} of {posted} receives");
+                assert!(
+                    !works || physical >= posted as usize,
+                    "host {index}: {physical} of {posted} receives"
+                );
                 continue;
             }
             assert_eq!(host.adapter.shared_posted(), posted as usize, "host {index}: receives are posted");
@@ -97,7 +111,10 @@ impl Schedule {
             // Whole pages, for some receives at a time.
             let waste = posted.div_ceil(32) as usize * crate::memory::PAGE;
             let accounted = (expected..=expected + waste).contains(&registered);
-            assert!(accounted, "host {index}: {registered} bytes are registered, {expected} in the pool or posted");
+            assert!(
+                accounted,
+                "host {index}: {registered} bytes are registered, {expected} in the pool or posted"
+            );
         }
     }
 }

@@ -69,7 +69,8 @@ fn script(link: usize, number: u64) -> Script {
 fn strike(when: fn(&World) -> bool, act: impl FnOnce(&mut World) + 'static) -> Option<Failure> {
     let mut world = World::new(FabricOptions { seed: 3, ..FabricOptions::default() });
     // So few completions that the peer can overrun their queue.
-    let host = RdmaOptions { queue_pair: QueuePairSpec { send_depth: 24, ..QueuePairSpec::default() }, ..options() };
+    let host =
+        RdmaOptions { queue_pair: QueuePairSpec { send_depth: 24, ..QueuePairSpec::default() }, ..options() };
     for options in [host, options()] {
         world.add_host(&SimNicOptions::default(), options);
     }

@@ -12,8 +12,14 @@ const CONNECTIONS: u32 = 1000;
 #[test]
 fn a_thousand_idle_connections_hold_three_receives_each_and_no_other_memory() {
     let mut world = World::new(FabricOptions::default());
-    let nic = SimNicOptions { nics_max: 4096, queue_pairs_max: 4096, shared_receives: 8192, ..SimNicOptions::default() };
-    let options = RdmaOptions { receive_size: 4096, spin: std::time::Duration::ZERO, ..RdmaOptions::default() };
+    let nic = SimNicOptions {
+        nics_max: 4096,
+        queue_pairs_max: 4096,
+        shared_receives: 8192,
+        ..SimNicOptions::default()
+    };
+    let options =
+        RdmaOptions { receive_size: 4096, spin: std::time::Duration::ZERO, ..RdmaOptions::default() };
     for _ in 0..2 {
         world.add_host(&nic, options.clone());
     }

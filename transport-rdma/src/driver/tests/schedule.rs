@@ -285,7 +285,12 @@ impl Schedule {
         while self.step() {
             counts.steps += 1;
             self.check();
-            assert!(counts.steps < 200_000, "it never ends, at {:?}: {}", self.world.fabric.now(), self.left());
+            assert!(
+                counts.steps < 200_000,
+                "it never ends, at {:?}: {}",
+                self.world.fabric.now(),
+                self.left()
+            );
         }
         self.check_ends(&mut counts);
         self.check_rest();
@@ -311,8 +316,9 @@ impl Schedule {
         }
         let drivers = self.world.ready();
         let is_due = |at: Option<Duration>, raised: bool| raised || at.is_some_and(|at| at <= now);
-        let clients: Vec<_> =
-            (0..self.clients.len()).filter(|i| is_due(self.clients[*i].at, self.clients[*i].flag.is_raised())).collect();
+        let clients: Vec<_> = (0..self.clients.len())
+            .filter(|i| is_due(self.clients[*i].at, self.clients[*i].flag.is_raised()))
+            .collect();
         let servers: Vec<_> = (0..self.servers.len())
             .filter(|i| is_due(self.servers[*i].1.at, self.servers[*i].1.flag.is_raised()))
             .collect();
@@ -337,7 +343,11 @@ impl Schedule {
     /// Lets time pass until something is due; `false` when nothing ever will be.
     fn pass(&mut self) -> bool {
         let fabric = self.world.fabric.next_at();
-        let actors = self.clients.iter().map(|client| client.at).chain(self.servers.iter().map(|(_, server)| server.at));
+        let actors = self
+            .clients
+            .iter()
+            .map(|client| client.at)
+            .chain(self.servers.iter().map(|(_, server)| server.at));
         let dropped = self.drop_at.map(|(at, ..)| at).filter(|_| !self.is_over());
         let busy = fabric.into_iter().chain(actors.flatten()).chain(dropped).min();
         let drivers = self.world.next_at();
@@ -402,8 +412,10 @@ impl Schedule {
         let servers: Vec<_> = self.servers.iter().map(|(_, server)| server.number).collect();
         let what = |number: &usize| format!("{number}: {:?}", self.scripts[*number]);
         let scripts: Vec<_> = clients.iter().chain(&servers).map(what).collect();
-        let drivers: Vec<_> = self.world.links.iter().flat_map(|link| &link.sides).map(super::world::Side::describe).collect();
-        let pools: Vec<_> = self.world.hosts.iter().map(|host| (host.pool.used(), host.pool.staging_accounts())).collect();
+        let drivers: Vec<_> =
+            self.world.links.iter().flat_map(|link| &link.sides).map(super::world::Side::describe).collect();
+        let pools: Vec<_> =
+            self.world.hosts.iter().map(|host| (host.pool.used(), host.pool.staging_accounts())).collect();
         format!(
             "calls {clients:?} and handlers {servers:?} are left\n{}\n{}\n{pools:?}",
             scripts.join("\n"),
@@ -450,13 +462,15 @@ impl Schedule {
             };
             assert!(fine, "call {number} ended with {end:?}: {script:?}");
             counts.count(end);
-            counts.bytes += script.requests.iter().chain(&script.replies).map(|len| u64::from(*len)).sum::<u64>();
+            counts.bytes +=
+                script.requests.iter().chain(&script.replies).map(|len| u64::from(*len)).sum::<u64>();
         }
     }
 
     /// Ends what is left, in random order, and looks that nothing stays behind.
     fn part(&mut self) {
-        let mut sides: Vec<_> = (0..self.world.links.len()).flat_map(|link| SIDES.map(|side| (link, side))).collect();
+        let mut sides: Vec<_> =
+            (0..self.world.links.len()).flat_map(|link| SIDES.map(|side| (link, side))).collect();
         self.world.random.shuffle(&mut sides);
         self.parting = true;
         self.world.captured.clear();

@@ -16,7 +16,8 @@ fn full_windows_both_ways_go_on_once_somebody_reads() {
     for windows in [true, false] {
         let mut world = World::new(FabricOptions { seed: 9, ..FabricOptions::default() });
         world.strict = true;
-        let options = RdmaOptions { receives_max: 3, shared_receives: 32, windows, staging: 64 << 10, ..options() };
+        let options =
+            RdmaOptions { receives_max: 3, shared_receives: 32, windows, staging: 64 << 10, ..options() };
         for _ in 0..2 {
             world.add_host(&SimNicOptions::default(), options.clone());
         }

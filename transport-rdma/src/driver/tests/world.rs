@@ -66,9 +66,14 @@ impl Flag {
 enum Phase {
     Running,
     /// What waits is being sent.
-    Closing { told: bool, until: Duration },
+    Closing {
+        told: bool,
+        until: Duration,
+    },
     /// Everything is said, and the peer is to close too.
-    Waiting { until: Duration },
+    Waiting {
+        until: Duration,
+    },
 }
 
 /// One end of a connection, as its task has it.
@@ -118,7 +123,8 @@ pub(super) fn joined(
     limits: [Limits; 2],
 ) -> Result<[Joined<SimAdapter>; 2], String> {
     let [mut client, mut server] = [hosts[0].prepare(&limits[0])?, hosts[1].prepare(&limits[1])?];
-    let ends = [&client, &server].map(|prepared| prepared.wire.endpoint().expect("a queue pair has an address"));
+    let ends =
+        [&client, &server].map(|prepared| prepared.wire.endpoint().expect("a queue pair has an address"));
     client.wire.connect(&ends[1]).expect("a fresh queue pair");
     server.wire.connect(&ends[0]).expect("a fresh queue pair");
     let capabilities = [client.capabilities, server.capabilities];
@@ -132,7 +138,12 @@ pub(super) fn joined(
         let settings =
             Settings { role, local, remote, limits, remote_limits, large_from: options.large_from };
         let endpoint = Endpoint::new(settings).ok_or("the offers do not fit")?;
-        Ok::<_, String>(Joined { wire: prepared.wire, share: prepared.share, endpoint, polled: Polled::default() })
+        Ok::<_, String>(Joined {
+            wire: prepared.wire,
+            share: prepared.share,
+            endpoint,
+            polled: Polled::default(),
+        })
     });
     let both = [sides.next().expect("two")?, sides.next().expect("two")?];
     Ok(both)
@@ -240,7 +251,8 @@ impl World {
 
     /// When a side is to have a turn whatever else happens.
     pub(super) fn next_at(&self) -> Option<Duration> {
-        let sides = self.links.iter().flat_map(|link| SIDES.map(|side| (&link.sides[side], &link.sides[1 - side])));
+        let sides =
+            self.links.iter().flat_map(|link| SIDES.map(|side| (&link.sides[side], &link.sides[1 - side])));
         let living = sides.filter(|(side, _)| side.driver.is_some());
         let times = living.flat_map(|(side, other)| {
             let asks = self.asks(side);
@@ -388,7 +400,10 @@ impl Side {
         let (endpoint, open) = self.connection.turn(&mut Vec::new(), |turn| {
             let endpoint = &turn.link().endpoint;
             let frames = endpoint.position() - endpoint.delivered();
-            (format!("{:?} under way {:?} frames {frames}", endpoint.credits(), endpoint.under_way()), turn.is_idle())
+            (
+                format!("{:?} under way {:?} frames {frames}", endpoint.credits(), endpoint.under_way()),
+                turn.is_idle(),
+            )
         });
         format!(
             "host {}, idle {open}, {endpoint}, {}, {:?}, {:?}, {:?}",

@@ -1,11 +1,15 @@
 //! What only a simulator can show: chance from a seed, time that waits, faults at will.
 
+mod adapters;
 mod chaos;
 mod faults;
 mod keys;
 mod network;
 mod speed;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
 use std::time::Duration;
 
 use byway_rdma::nic::{Kind, Nic, QueuePairId, QueuePairSpec};
@@ -18,7 +22,8 @@ type Pair = nic_suite::Pair<byway_rdma::sim::SimNic>;
 
 /// The simulator-only cases whose name contains `filter`.
 pub(crate) fn cases(filter: &str) -> Vec<(&'static str, fn())> {
-    let all = [network::cases(), keys::cases(), faults::cases(), chaos::cases(), speed::cases()];
+    let all =
+        [network::cases(), keys::cases(), faults::cases(), adapters::cases(), chaos::cases(), speed::cases()];
     all.into_iter().flatten().filter(|(name, _)| name.contains(filter)).collect()
 }
 
@@ -51,6 +56,22 @@ fn connect_more(pair: &mut Pair) -> (QueuePairId, QueuePairId) {
         .map(|side| side.nic.create_queue_pair(&nic_suite::spec()).expect("a queue pair"));
     nic_suite::connect(&mut pair.a.nic, a, &mut pair.b.nic, b);
     (a, b)
+}
+
+/// A waker that counts how often it was called.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Count {
+    fn taken(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// How many receives of a side have been used by messages.

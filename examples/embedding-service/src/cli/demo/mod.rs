@@ -57,9 +57,11 @@ pub(super) async fn run(args: DemoArgs) -> Result<(), Failure> {
             Ok(channels) => {
                 let embedded = channels.embed_sentences().await?;
                 agree(transport, vectors.get_or_insert_with(|| embedded.clone()), &embedded)?;
+                let before = channels.small.rdma_counters();
                 let small = measure::small(&channels.small).await?;
                 let large = measure::large(&channels.large).await?;
-                PathReport::measured(transport, &small, &large)
+                let counters = report::counters(before, channels.small.rdma_counters());
+                PathReport::measured(transport, &small, &large, counters)
             }
             Err(error) => PathReport::unavailable(transport, &*error),
         };

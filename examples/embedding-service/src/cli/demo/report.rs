@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use byway::Transport;
+use byway::{RdmaCounters, Transport};
 use serde::Serialize;
 
 use crate::cli::demo::measure::{IN_FLIGHT, LARGE, Small, Times};
@@ -45,7 +45,12 @@ pub(super) struct PathReport {
 }
 
 impl PathReport {
-    pub(super) fn measured(transport: Transport, small: &Small, large: &Times) -> Self {
+    pub(super) fn measured(
+        transport: Transport,
+        small: &Small,
+        large: &Times,
+        counters: BTreeMap<String, u64>,
+    ) -> Self {
         let us = |duration: Duration| Some(duration.as_nanos() as f64 / 1e3);
         Self {
             path: transport.to_string(),
@@ -56,7 +61,7 @@ impl PathReport {
             per_s: Some(small.per_s),
             large_p50_us: us(large.quantile(0.5)),
             large_mb_per_s: Some(large.per_s() * LARGE as f64 / 1e6),
-            counters: BTreeMap::new(),
+            counters,
         }
     }
 
@@ -73,6 +78,24 @@ impl PathReport {
             counters: BTreeMap::new(),
         }
     }
+}
+
+/// What was counted between two readings; nothing where a transport counts nothing.
+pub(super) fn counters(before: Option<RdmaCounters>, after: Option<RdmaCounters>) -> BTreeMap<String, u64> {
+    let (Some(before), Some(after)) = (before, after) else { return BTreeMap::new() };
+    let known = before.connections.by_name();
+    let mut counted: BTreeMap<_, _> = after
+        .connections
+        .by_name()
+        .zip(known)
+        .map(|((name, after), (_, before))| (name.to_owned(), after - before))
+        .collect();
+    let device = after.device.since(before.device);
+    let refusals = device.rnr().unwrap_or(0);
+    counted.entry("rnr".to_owned()).and_modify(|rnr| *rnr += refusals);
+    counted.extend(device.packets.map(|packets| ("device_packets".to_owned(), packets)));
+    counted.extend(device.retransmits.map(|retransmits| ("device_retransmits".to_owned(), retransmits)));
+    counted
 }
 
 /// How alike two vectors are, from -1 to 1; whatever their lengths.
@@ -132,7 +155,9 @@ impl PathReport {
             plain(self.per_s),
             us(self.large_p50_us),
             plain(self.large_mb_per_s)
-        )
+        )?;
+        let counters: Vec<_> = self.counters.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        if counters.is_empty() { Ok(()) } else { writeln!(f, "       counted: {}", counters.join(", ")) }
     }
 }
 
