@@ -176,6 +176,19 @@ impl Seat {
         self.handed = 0;
     }
 
+    /// Whether a message of it has not landed.
+    pub(crate) fn awaits(&self) -> bool {
+        self.inbox.iter().any(|part| part.later.is_some())
+    }
+
+    /// As a client: the owner will find `end` after what came before and has landed, whatever still lands.
+    pub(crate) fn end_unlanded(&mut self, end: String) {
+        let whole = self.inbox.iter().take_while(|part| part.later.is_none()).count();
+        self.inbox.truncate(whole);
+        self.end_alone(end);
+        (self.heard_end, self.deaf, self.sends) = (true, true, Sends::Nothing);
+    }
+
     /// As a client: the owner will find `end` after what came before, whatever the peer still says.
     pub(crate) fn end_alone(&mut self, end: String) {
         if self.inbox.back().is_some_and(|last| last.end.is_some()) {

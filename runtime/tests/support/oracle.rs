@@ -34,7 +34,7 @@ impl Pair {
                     Role::Client if !seat.open => {}
                     Role::Client => {
                         assert_eq!(code, Some(1), "this server resets only what it refuses");
-                        seat.end_alone("not sent Unavailable the server takes no new calls".into());
+                        seat.end_unlanded("not sent Unavailable the server takes no new calls".into());
                     }
                 }
                 false
@@ -66,7 +66,9 @@ impl Pair {
                 "status ResourceExhausted the connection holds {budget} bytes of messages that nobody has read yet, its limit"
             );
             match role {
-                Role::Client => seat.end_alone(end),
+                // What the server has ended lands all the same.
+                Role::Client if part.end.is_some() => seat.end_alone(end),
+                Role::Client => seat.end_unlanded(end),
                 Role::Server => {
                     seat.on_the_way.push_back(Expected::end(end));
                     seat.close();
@@ -109,12 +111,8 @@ impl Pair {
             if !seat.open {
                 continue;
             }
-            let whole = seat.inbox.iter().take_while(|part| part.later.is_none()).count();
-            seat.inbox.truncate(whole);
             let kind = if call.began >= delivered { "not sent" } else { "status" };
-            seat.end_alone(format!("{kind} Unavailable the connection is over: it broke"));
-            seat.heard_end = true;
-            seat.sends = super::model::Sends::Nothing;
+            seat.end_unlanded(format!("{kind} Unavailable the connection is over: it broke"));
         }
     }
 

@@ -398,7 +398,7 @@ fn finished(seat: &mut Seat, role: Role, end: String) {
             seat.on_the_way.push_back(Expected::end(end));
             seat.close();
         }
-        Role::Client if seat.heard_end => {}
-        Role::Client => seat.end_alone(end),
+        Role::Client if seat.heard_end && !seat.awaits() => {}
+        Role::Client => seat.end_unlanded(end),
     }
 }

@@ -1,7 +1,7 @@
 //! The network that simulated NICs share, and the passing of its time.
 //!
 //! Owns every simulated device, what is on the wire, and time. Invariants: the same options and the same calls in the
-//! same order give the same steps, bit by bit; time moves only in [`Fabric::step`] and [`Fabric::advance_to`]; wakers
+//! same order give the same steps, bit by bit; time moves only in [`Fabric::step`], [`Fabric::advance_to`] and, if asked for, arming; wakers
 //! are called after the fabric's lock was released. No threads, no clock, no I/O.
 
 use std::collections::BTreeMap;
@@ -31,6 +31,9 @@ pub struct Delays {
     pub per_kib: Duration,
     /// Up to this long passes before a device looks at a request that was posted.
     pub device: Duration,
+    /// Up to this long passes in a call that arms, before the arming holds: what completes meanwhile came too late for the
+    /// poll before it and wakes nobody. Zero by default; else that call moves time.
+    pub arming: Duration,
 }
 
 impl Delays {
@@ -40,6 +43,7 @@ impl Delays {
         jitter: Duration::ZERO,
         per_kib: Duration::ZERO,
         device: Duration::ZERO,
+        arming: Duration::ZERO,
     };
 }
 
@@ -51,6 +55,7 @@ impl Default for Delays {
             jitter: Duration::from_micros(5),
             per_kib: Duration::from_nanos(82),
             device: Duration::from_micros(1),
+            arming: Duration::ZERO,
         }
     }
 }
@@ -316,6 +321,14 @@ impl State {
             self.step();
         }
         self.schedule.now = time;
+    }
+
+    /// What happens while a completion queue is being armed.
+    pub(super) fn pass_arming(&mut self) {
+        let by = self.schedule.arming();
+        if by > 0 {
+            self.advance_to(self.schedule.now + by);
+        }
     }
 
     fn plan(&mut self, at: u64, fault: Fault) {

@@ -243,6 +243,7 @@ impl Nic for SimNic {
     }
 
     fn arm(&mut self, solicited_only: bool) -> Result<(), NicError> {
+        self.with(State::pass_arming);
         self.consumer(|consumer| consumer.completions.arm(solicited_only));
         Ok(())
     }

@@ -135,6 +135,12 @@ impl Schedule {
         from.max(self.now) + self.up_to(most)
     }
 
+    /// How long an arming takes to hold.
+    pub(super) fn arming(&mut self) -> u64 {
+        let most = nanos(self.delays.arming);
+        self.up_to(most)
+    }
+
     /// Whether the network loses this one.
     pub(super) fn loses(&mut self) -> bool {
         self.loss_ppm > 0 && self.dice.u32(0..1_000_000) < self.loss_ppm

@@ -5,7 +5,6 @@
 //! from the call, the direction and the message's place, so a part that is lost, doubled, out of order or damaged is
 //! found where it is read.
 
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Wake as _, Waker};
 use std::time::Duration;
@@ -14,7 +13,8 @@ use bytes::Bytes;
 use byway_runtime::connection::Caller;
 use byway_runtime::session::{Incoming, Metadata, RequestHead};
 use byway_runtime::{
-    Call, CallRef, Carrier, Encoded, End, Inbound, Invoke, NewCall, Part, SendError, StartError, Status,
+    Call, CallRef, Carrier, Encoded, End, Inbound, Invoke, NewCall, Part, ReadyFuture, SendError, StartError,
+    Status,
 };
 use fastrand::Rng;
 use tonic::Code;
@@ -96,7 +96,7 @@ pub(super) struct Client {
     pub(super) at: Option<Duration>,
     call: Option<Call>,
     /// Set while there is no room for the call.
-    ready: Option<Pin<Box<dyn Future<Output = Result<(), Status>>>>>,
+    ready: Option<ReadyFuture<'static>>,
     began: Duration,
     sent: usize,
     done_sending: bool,

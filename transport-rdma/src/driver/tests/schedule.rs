@@ -160,6 +160,7 @@ impl Schedule {
         let delays = Delays {
             jitter: Duration::from_nanos(random.u64(0..20_000)),
             device: Duration::from_nanos(random.u64(0..4000)),
+            arming: Duration::from_nanos(random.u64(0..3000)),
             ..Delays::default()
         };
         let loss_ppm = if trouble == Trouble::Loss { random.u32(100..20_000) } else { 0 };

@@ -291,16 +291,13 @@ impl World {
             }
             Phase::Closing { until, told } => {
                 let waits = driver.has_to_send() && now < until;
-                match waits.then(|| driver.turn(instant, &this.waker)) {
-                    Some(Ok(wake)) => {
-                        driver.take_calls().for_each(drop);
-                        if self.rest(link, side, wake).is_ok() {
-                            let this = &mut self.links[link].sides[side];
-                            this.at = Some(this.at.map_or(until, |at| at.min(until)));
-                            return Vec::new();
-                        }
+                if let Some(Ok(wake)) = waits.then(|| driver.turn(instant, &this.waker)) {
+                    driver.take_calls().for_each(drop);
+                    if self.rest(link, side, wake).is_ok() {
+                        let this = &mut self.links[link].sides[side];
+                        this.at = Some(this.at.map_or(until, |at| at.min(until)));
+                        return Vec::new();
                     }
-                    Some(Err(_)) | None => {}
                 }
                 let at = now + Duration::from_nanos(self.random.u64(0..200_000));
                 let this = &mut self.links[link].sides[side];
