@@ -446,8 +446,9 @@ impl<A: Adapter> Drop for Driver<A> {
             turn.link().close()
         });
         drop(left);
+        self.landings.take_closed(&mut self.polled, &self.share.host.pool);
         // What the device says last.
-        let _ = self.wire.take_wakes();
+        let _ = self.wire.take_events();
         self.share.lost = Credits(self.wire.lost_receives());
     }
 }
