@@ -444,7 +444,7 @@ impl<A: Adapter> Drop for Driver<A> {
         });
         drop(left);
         // What the device says last.
-        let _ = self.wire.take_wakes();
+        let _ = self.wire.take_events();
         self.share.lost = Credits(self.wire.lost_receives());
     }
 }
