@@ -113,6 +113,11 @@ impl RdmaLink {
         self.spare.extend(slips.drain(..).take(room));
     }
 
+    /// Whether memory is kept only to be at hand.
+    pub(crate) fn has_spare(&self) -> bool {
+        !self.spare.is_empty()
+    }
+
     /// Moves what is kept only to be at hand to `idle`, to be dropped without the connection's lock: a connection that
     /// sleeps keeps nothing that others may wait for.
     pub(crate) fn shrink(&mut self, idle: &mut Vec<Slip>) {

@@ -593,23 +593,25 @@ impl<N: Nic> Wire<N> {
     pub(crate) fn take_events(&mut self) -> Result<(), String> {
         let taken = self.nic.take_events(&mut self.events);
         taken.map_err(|error| format!("the device cannot be asked: {error}"))?;
+        let mut failure = None;
         for event in self.events.drain(..) {
-            match event {
+            let reason = match event {
                 Event::CompletionQueueFailed => {
                     self.overran = true;
-                    return Err("its completion queue overran".into());
+                    "its completion queue overran"
                 }
-                Event::SharedReceiveFailed => return Err("the device's receive queue failed".into()),
-                Event::DeviceFailed => return Err("the device failed or was removed".into()),
+                Event::SharedReceiveFailed => "the device's receive queue failed",
+                Event::DeviceFailed => "the device failed or was removed",
                 // Without a request of its own that is out, nothing else would tell.
                 Event::QueuePairFailed(failed) if failed == self.queue_pair => {
-                    return Err("the device failed the queue pair".into());
+                    "the device failed the queue pair"
                 }
                 // Requests go on.
-                _ => {}
-            }
+                _ => continue,
+            };
+            failure = failure.or(Some(reason));
         }
-        Ok(())
+        failure.map_or(Ok(()), |reason| Err(reason.into()))
     }
 }
 

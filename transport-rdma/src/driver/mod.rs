@@ -106,6 +106,8 @@ pub struct Driver<A: Adapter> {
 pub(crate) struct Seen {
     /// Whether something came of it that needs another turn.
     pub(crate) again: bool,
+    /// Whether the link keeps memory for messages.
+    has_spare: bool,
     /// When the next call of a client ends by itself.
     pub(crate) deadline: Option<Instant>,
 }
@@ -190,11 +192,11 @@ impl<A: Adapter> Driver<A> {
         if again || self.wants_credits || self.lent > Credits(0) || self.given_back.is_some() {
             return Ok(Wake::Now);
         }
-        self.rest(now, seen.deadline)
+        self.rest(now, &seen)
     }
 
     /// Nothing is left to do: spins, arms, or sleeps.
-    fn rest(&mut self, now: Instant, deadline: Option<Instant>) -> Result<Wake, Failure> {
+    fn rest(&mut self, now: Instant, seen: &Seen) -> Result<Wake, Failure> {
         if self.spin > Duration::ZERO && now < *self.spin_until.get_or_insert(now + self.spin) {
             for _ in 0..LOOKS_PER_SPIN {
                 if self.has_come() {
@@ -219,7 +221,14 @@ impl<A: Adapter> Driver<A> {
             self.wire.take_events().map_err(|reason| self.fail(reason))?;
             self.look_at = Some(now + LOOK);
         }
-        Ok(Wake::Bell(deadline.into_iter().chain(self.look_at).min()))
+        // Whoever sleeps keeps nothing that others may wait for.
+        self.wire.spent.clear();
+        if seen.has_spare {
+            let idle = &mut self.idle;
+            self.connection.turn(&mut self.woken, |turn| turn.link().shrink(idle));
+            idle.clear();
+        }
+        Ok(Wake::Bell(seen.deadline.into_iter().chain(self.look_at).min()))
     }
 
     /// Whether something has completed; the next turn acts on it.
@@ -337,6 +346,7 @@ impl<A: Adapter> Driver<A> {
             if is_armed && before == 0 && sent == 0 {
                 turn.link().shrink(idle);
             }
+            seen.has_spare = turn.link().has_spare();
             turn.wait(waker);
             Ok::<_, Failure>(seen)
         });

@@ -353,7 +353,9 @@ impl Schedule {
         let drivers = self.world.next_at();
         let now = self.world.fabric.now();
         let is_over = self.is_over() && !self.parting;
-        let rests_at = if is_over { *self.rests_at.get_or_insert(now + LOOKS) } else { Duration::MAX };
+        // Last words take up to a second.
+        let looks = if self.trouble == Trouble::Hostile { Duration::from_secs(2) } else { LOOKS };
+        let rests_at = if is_over { *self.rests_at.get_or_insert(now + looks) } else { Duration::MAX };
         if busy.is_none() && (now > rests_at || drivers.is_none()) {
             return false;
         }
