@@ -44,8 +44,8 @@ pub(crate) enum Manner {
     Garbage,
     /// Both offer, and the peer's verdict is no.
     Declines(&'static str),
-    /// Both say yes, and then the peer takes nothing.
-    Stingy(Fabric),
+    /// Both say yes, and then the peer takes nothing, and sends these bytes over TCP.
+    Stingy(Fabric, Bytes),
     /// The peer's offer is these bytes. It says no too, and goes on.
     Offers(Bytes),
 }
@@ -129,8 +129,8 @@ async fn serve(mut near: TcpStream, server: String, manner: Manner) {
             say(&mut near, b"BYWAYBYWAY").await;
             until_closed(near).await;
         }
-        Manner::Stingy(fabric) => {
-            stingy::serve(near, offered, &fabric).await;
+        Manner::Stingy(fabric, bytes) => {
+            stingy::serve(near, offered, &fabric, &bytes).await;
         }
         Manner::Declines(reason) => refuse(near, &server, answer, reason).await,
         Manner::Offers(extension) => refuse(near, &server, extension, "I cannot read it").await,
