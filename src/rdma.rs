@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use byway_rdma::bootstrap::{self, Agreed, Offering};
 use byway_rdma::driver::{Driver, JoinedConnection};
 use byway_rdma::nic::Adapter;
@@ -23,7 +24,6 @@ use byway_runtime::dispatch::{Drain, Router};
 use byway_runtime::session::Role;
 use byway_runtime::{ConnectionInfo, Options};
 use byway_tcp::native::Greeted;
-use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
@@ -383,10 +383,12 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match joined(agreed, greeted, Role::Server, info, options) {
-        Concluded::Rdma((driver, io, read)) => match Task::server(driver, io, options.keepalive, router, drain) {
-            Ok(task) => Concluded::Rdma(Box::pin(task.having_read(read))),
-            Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
-        },
+        Concluded::Rdma((driver, io, read)) => {
+            match Task::server(driver, io, options.keepalive, router, drain) {
+                Ok(task) => Concluded::Rdma(Box::pin(task.having_read(read))),
+                Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
+            }
+        }
         Concluded::Tcp(greeted, reason) => Concluded::Tcp(greeted, reason),
         Concluded::Broken(reason) => Concluded::Broken(reason),
     }

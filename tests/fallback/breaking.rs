@@ -236,8 +236,14 @@ fn receives_wanting() {
 fn words_over_tcp() {
     let no = encode_verdict(&Err("its cable was pulled".into()));
     let table = [
-        (no, "RDMA failed and is given 600s before it is tried again: RDMA failed at the peer: its cable was pulled"),
-        (Bytes::from_static(b"hello?"), "the connection is over: bytes on a TCP connection whose frames go by RDMA"),
+        (
+            no,
+            "RDMA failed and is given 600s before it is tried again: RDMA failed at the peer: its cable was pulled",
+        ),
+        (
+            Bytes::from_static(b"hello?"),
+            "the connection is over: bytes on a TCP connection whose frames go by RDMA",
+        ),
     ];
     for (bytes, expected) in table {
         story(async {

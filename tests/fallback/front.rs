@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::harness::{Probe, Probed, Running};
-use crate::stingy;
+use crate::{stingy, warnings};
 
 /// What happens to a connection whose hello offers RDMA.
 #[derive(Clone)]
@@ -61,6 +61,7 @@ impl Front {
     pub(crate) async fn before(server: &Running, manner: Manner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
+        warnings::forget();
         let accepted = Arc::new(AtomicUsize::new(0));
         let (count, server) = (Arc::clone(&accepted), server.text());
         let task = tokio::spawn(async move {
