@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use byway_rdma::bootstrap::{self, Agreed, Offering};
 use byway_rdma::driver::{Driver, JoinedConnection};
 use byway_rdma::nic::Adapter;
@@ -329,11 +330,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match joined(agreed, greeted, Role::Client, info, options) {
-        Concluded::Rdma((driver, io)) => {
+        Concluded::Rdma((driver, io, read)) => {
             let caller = Caller(Arc::clone(driver.connection()));
             match Task::client(driver, io, options.keepalive) {
                 Ok(task) => {
-                    let task = Box::pin(task.when_broken(broken));
+                    let task = Box::pin(task.having_read(read).when_broken(broken));
                     Concluded::Rdma(ClientConnection { caller, task })
                 }
                 Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
@@ -403,10 +404,12 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match joined(agreed, greeted, Role::Server, info, options) {
-        Concluded::Rdma((driver, io)) => match Task::server(driver, io, options.keepalive, router, drain) {
-            Ok(task) => Concluded::Rdma(Box::pin(task)),
-            Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
-        },
+        Concluded::Rdma((driver, io, read)) => {
+            match Task::server(driver, io, options.keepalive, router, drain) {
+                Ok(task) => Concluded::Rdma(Box::pin(task.having_read(read))),
+                Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
+            }
+        }
         Concluded::Tcp(greeted, reason) => Concluded::Tcp(greeted, reason),
         Concluded::Broken(reason) => Concluded::Broken(reason),
     }
@@ -418,13 +421,13 @@ fn joined<A: Adapter, S>(
     role: Role,
     info: &ConnectionInfo,
     options: Options,
-) -> Concluded<(Driver<A>, S), S> {
+) -> Concluded<(Driver<A>, S, BytesMut), S> {
     match agreed {
         Agreed::Rdma(joined) => {
             let info = Arc::new(ConnectionInfo { link: "rdma", ..info.clone() });
             let connection: JoinedConnection<A> =
                 joined.connection(role, options.limits, greeted.theirs.limits, info);
-            Concluded::Rdma((Driver::new(connection), greeted.io))
+            Concluded::Rdma((Driver::new(connection), greeted.io, greeted.buffer))
         }
         Agreed::Tcp(reason) => Concluded::Tcp(greeted, reason),
         Agreed::Broken(reason) => Concluded::Broken(reason),

@@ -3,11 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
 use byway::testing::{Fabric, Fault, NicId, SimNicOptions};
 use byway::{
     Channel, Code, Keepalive, Path, Rdma, RdmaOptions, Server, ServerBuilder, Status, Transport, connections,
 };
 use byway_rdma::nic::QueuePairId;
+use byway_rdma::protocol::offer::encode_verdict;
 use byway_test_support::test::v1::EchoRequest;
 use byway_test_support::test::v1::echo_client::EchoClient;
 use tokio::task::JoinHandle;
@@ -26,6 +28,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("device_of_the_server_falls_silent_in_mid_call", server_is_silent),
     ("retries_are_used_up", retries_used_up),
     ("retries_for_want_of_a_receive_are_used_up", receives_wanting),
+    ("what_the_peer_says_over_tcp_counts", words_over_tcp),
     ("calls_that_were_not_sent_move_on", unsent_calls),
     ("rdma_returns_after_a_failed_agreement", returns_after_agreement),
     ("rdma_returns_after_a_failed_queue_pair", returns_after_queue_pair),
@@ -211,7 +214,7 @@ fn receives_wanting() {
         until_open(0, 0).await;
         let fabric = network();
         let server = Running::with(Server::builder().rdma(Rdma::off("it is not asked"))).await;
-        let front = Front::before(&server, Manner::Stingy(fabric.clone())).await;
+        let front = Front::before(&server, Manner::Stingy(fabric.clone(), Bytes::new())).await;
         let rdma = Rdma::simulated(fabric.adapter(&SimNicOptions::default()), options());
         let channel = front.channel().rdma(rdma).connect().await.expect("a connection");
         assert!(matches!(channel.path(), Path::Rdma { .. }), "{}", channel.path());
@@ -227,6 +230,45 @@ fn receives_wanting() {
         drop((channel, client));
         server.stop().await;
     });
+}
+
+/// The peer's own words about its queue pair, and words that are none of the protocol's, as soon as both have agreed.
+fn words_over_tcp() {
+    let no = encode_verdict(&Err("its cable was pulled".into()));
+    let table = [
+        (
+            no,
+            "RDMA failed and is given 600s before it is tried again: RDMA failed at the peer: its cable was pulled",
+        ),
+        (
+            Bytes::from_static(b"hello?"),
+            "the connection is over: bytes on a TCP connection whose frames go by RDMA",
+        ),
+    ];
+    for (bytes, expected) in table {
+        story(async {
+            until_open(0, 0).await;
+            let fabric = network();
+            let server = Running::with(Server::builder().rdma(Rdma::off("it is not asked"))).await;
+            let front = Front::before(&server, Manner::Stingy(fabric.clone(), bytes)).await;
+            let rdma = Rdma::simulated(fabric.adapter(&SimNicOptions::default()), options());
+            let channel = front.channel().rdma(rdma).connect().await.expect("a connection");
+            let over = async {
+                while !matches!(channel.path(), Path::Disconnected { .. }) {
+                    tokio::task::yield_now().await;
+                }
+            };
+            soon(over).await;
+            if expected.starts_with("RDMA failed") {
+                served(&EchoClient::new(channel.clone())).await;
+                assert_eq!(why(&channel), expected);
+            } else {
+                assert_eq!(channel.path().to_string(), format!("not connected: {expected}"));
+            }
+            drop(channel);
+            server.stop().await;
+        });
+    }
 }
 
 fn unsent_calls() {

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::harness::{Probe, Probed, Running};
-use crate::stingy;
+use crate::{stingy, warnings};
 
 /// What happens to a connection whose hello offers RDMA.
 #[derive(Clone)]
@@ -44,8 +44,8 @@ pub(crate) enum Manner {
     Garbage,
     /// Both offer, and the peer's verdict is no.
     Declines(&'static str),
-    /// Both say yes, and then the peer takes nothing.
-    Stingy(Fabric),
+    /// Both say yes, and then the peer takes nothing, and sends these bytes over TCP.
+    Stingy(Fabric, Bytes),
     /// The peer's offer is these bytes. It says no too, and goes on.
     Offers(Bytes),
 }
@@ -61,6 +61,7 @@ impl Front {
     pub(crate) async fn before(server: &Running, manner: Manner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
+        warnings::forget();
         let accepted = Arc::new(AtomicUsize::new(0));
         let (count, server) = (Arc::clone(&accepted), server.text());
         let task = tokio::spawn(async move {
@@ -129,8 +130,8 @@ async fn serve(mut near: TcpStream, server: String, manner: Manner) {
             say(&mut near, b"BYWAYBYWAY").await;
             until_closed(near).await;
         }
-        Manner::Stingy(fabric) => {
-            stingy::serve(near, offered, &fabric).await;
+        Manner::Stingy(fabric, bytes) => {
+            stingy::serve(near, offered, &fabric, &bytes).await;
         }
         Manner::Declines(reason) => refuse(near, &server, answer, reason).await,
         Manner::Offers(extension) => refuse(near, &server, extension, "I cannot read it").await,

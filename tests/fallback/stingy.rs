@@ -12,8 +12,8 @@ use crate::front::{hello_with, say, until_closed};
 /// The credits that it promises, and one more for the probe that it took.
 const CREDITS: u16 = 64;
 
-/// Answers the offer in a client's hello, probes, says yes, and leaves it at that.
-pub(crate) async fn serve(mut near: TcpStream, theirs: Offer, fabric: &Fabric) {
+/// Answers the offer in a client's hello, probes, says yes, and then `bytes` over TCP.
+pub(crate) async fn serve(mut near: TcpStream, theirs: Offer, fabric: &Fabric, bytes: &[u8]) {
     let mut nic = fabric.nic(&SimNicOptions::default());
     let spec = QueuePairSpec { recv_depth: Some(1), ..QueuePairSpec::default() };
     let queue_pair = nic.create_queue_pair(&spec).expect("a sound device");
@@ -44,6 +44,10 @@ pub(crate) async fn serve(mut near: TcpStream, theirs: Offer, fabric: &Fabric) {
     let sent = nic.post_send(queue_pair, WorkId(1), Payload::Inline(&probe), None);
     sent.unwrap_or_else(|rejected| panic!("{}", rejected.error));
     say(&mut near, &encode_verdict(&Ok(()))).await;
+    for part in bytes.chunks(5) {
+        say(&mut near, part).await;
+        tokio::task::yield_now().await;
+    }
     until_closed(near).await;
 }
 

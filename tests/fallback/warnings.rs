@@ -14,6 +14,11 @@ pub(crate) fn keep() {
     tracing::subscriber::set_global_default(Keeper).expect("nobody else listens");
 }
 
+/// Forgets what was said so far: a later test may have the same address.
+pub(crate) fn forget() {
+    SAID.lock().expect("nobody panics").clear();
+}
+
 /// Those about RDMA that a channel to `address` has said so far.
 pub(crate) fn about(address: &str) -> Vec<String> {
     let said = SAID.lock().expect("nobody panics");

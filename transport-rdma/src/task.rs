@@ -144,6 +144,12 @@ where
         })
     }
 
+    /// What was read of the TCP connection behind the peer's verdict.
+    #[must_use]
+    pub fn having_read(self, said: BytesMut) -> Self {
+        Self { said, ..self }
+    }
+
     /// Tells `broken` when RDMA has failed, before the calls are: who makes one again dials knowing it.
     #[must_use]
     pub fn when_broken(self, broken: Broken) -> Self {
@@ -209,6 +215,14 @@ where
     /// The TCP connection says nothing more until it ends, but why the peer's queue pair failed.
     fn poll_stream(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         loop {
+            match take_verdict(&mut self.said) {
+                Ok(None) => {}
+                Ok(Some(Err(reason))) => {
+                    self.lost = true;
+                    return Err(Failure::new(format!("RDMA failed at the peer: {reason}")));
+                }
+                _ => return Err(Failure::told("bytes on a TCP connection whose frames go by RDMA")),
+            }
             let mut bytes = [0; 64];
             let mut buffer = ReadBuf::new(&mut bytes);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
@@ -220,14 +234,6 @@ where
                     return Err(Failure::new("the peer closed it"));
                 }
                 Poll::Ready(Ok(())) => self.said.extend_from_slice(buffer.filled()),
-            }
-            match take_verdict(&mut self.said) {
-                Ok(None) => {}
-                Ok(Some(Err(reason))) => {
-                    self.lost = true;
-                    return Err(Failure::new(format!("RDMA failed at the peer: {reason}")));
-                }
-                _ => return Err(Failure::told("bytes on a TCP connection whose frames go by RDMA")),
             }
         }
     }

@@ -148,6 +148,8 @@ pub(crate) struct Wire<N: Nic> {
     /// Whether the completion queue had no place for a completion: the device then fails the queue pair, and a receive
     /// that the completion was for is lost.
     overran: bool,
+    /// Whether the device told that the queue pair failed. Why is better known from a request that failed with it.
+    event_failed: bool,
     /// Whether the last request of every batch asks for a report: when it is waited for.
     pub(crate) report_last: bool,
 }
@@ -187,6 +189,7 @@ impl<N: Nic> Wire<N> {
             bound: Vec::new(),
             spent: Vec::new(),
             overran: false,
+            event_failed: false,
             report_last: false,
         })
     }
@@ -357,6 +360,8 @@ impl<N: Nic> Wire<N> {
         self.post_receives()?;
         match failure {
             Some((reason, _)) => Err(reason),
+            // Without a request that is out, nothing says more.
+            None if self.event_failed => Err("the queue pair failed: the device told so".into()),
             None => Ok(came),
         }
     }
@@ -602,9 +607,9 @@ impl<N: Nic> Wire<N> {
                 }
                 Event::SharedReceiveFailed => "the device's receive queue failed",
                 Event::DeviceFailed => "the device failed or was removed",
-                // Without a request of its own that is out, nothing else would tell.
                 Event::QueuePairFailed(failed) if failed == self.queue_pair => {
-                    "the device failed the queue pair"
+                    self.event_failed = true;
+                    continue;
                 }
                 // Requests go on.
                 _ => continue,

@@ -153,7 +153,8 @@ peer() {
   cases=$((cases + 1))
   if [ $status = $expected ] && [[ $told == *"$text"* ]]; then
     passed=$((passed + 1))
-    printf '%-20s %s\n' "$name" "$(grep '^[a-z]* *peer' <<< "$told" | sed 's/^/\n    /')"
+    echo "$name"
+    grep -a ' peer ' <<< "$told" | sed 's/^/    /'
   else
     printf '%-20s FAILED, status %s:\n%s\n' "$name" "$status" "$told"
   fi
