@@ -10,7 +10,7 @@ use super::error::Reset;
 use super::frame::{CallId, Flags, Frame, Kind};
 use super::half::Half;
 use super::head::ReplyHead;
-use super::slots::{Found, Open, landed};
+use super::slots::{Arrived, Found, Open, landed};
 use super::state::{OpenError, Phase, Role, Session, push_control};
 use super::window::{ReceiveWindow, SendWindow, cost};
 use crate::codec::Encode;
@@ -163,13 +163,14 @@ impl Session {
     /// Ends a call with `status` while its owner still holds it, and abandons it later. A server's handler is told by
     /// [`poll_over`](Self::poll_over), a client's reader finds `status` after what arrived before.
     pub fn finish<L: Link>(&mut self, link: &mut L, id: CallId, status: &Status) {
-        let Found::Open(open, _) = self.slots.find(id) else { return };
+        let Found::Open(open, inbox) = self.slots.find(id) else { return };
         match self.role {
             Role::Server => {
                 self.push_status(link, id, status);
                 self.close_early(id);
             }
-            Role::Client if open.receive != Half::Ended => {
+            // A server that has ended the call may still owe the body of its last message.
+            Role::Client if open.receive != Half::Ended || inbox.iter().any(Arrived::is_unlanded) => {
                 push_control(link, Kind::Reset, id, &[Reset::Cancelled.encode()]);
                 self.end_locally(id, End::Outcome(Err(status.clone())));
             }

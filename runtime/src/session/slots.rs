@@ -78,6 +78,11 @@ impl Arrived {
     pub(super) fn end(end: End) -> Self {
         Self { head: None, body: Body::None, end: Some(end), cost: 0 }
     }
+
+    /// Whether its body was announced and is not there.
+    pub(super) fn is_unlanded(&self) -> bool {
+        matches!(self.body, Body::Later(_))
+    }
 }
 
 #[derive(Default)]

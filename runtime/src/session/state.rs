@@ -19,7 +19,7 @@ use crate::codec::Encode;
 use crate::deadline::Deadline;
 use crate::invoke::{End, SendError};
 use crate::limits::Limits;
-use crate::link::{Body, Link};
+use crate::link::Link;
 
 /// Which side of the connection a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,13 +256,8 @@ impl Session {
     }
 
     pub(super) fn fail_call(&mut self, id: CallId, failure: &Failure, delivered: u64) {
+        self.drop_unlanded(id);
         let Found::Open(open, inbox) = self.slots.find(id) else { return };
-        // What has not landed never will, and what comes after it has lost its order.
-        let whole = inbox.iter().take_while(|arrived| !matches!(arrived.body, Body::Later(_))).count();
-        for lost in inbox.drain(whole..) {
-            self.held -= lost.cost;
-            self.waiting -= 1;
-        }
         if inbox.back().is_none_or(|last| last.end.is_none()) {
             let status = failure.status();
             let never_sent = open.began >= delivered;
@@ -277,8 +272,21 @@ impl Session {
 
     // ---- Endings ----
 
-    /// As a client: ends a call without a word from the server; its reader finds `end` after what came before.
+    /// Drops what arrived from the first body on that has not landed: what has not landed never will, and what comes after
+    /// it has lost its order.
+    fn drop_unlanded(&mut self, id: CallId) {
+        let Found::Open(_, inbox) = self.slots.find(id) else { return };
+        let whole = inbox.iter().take_while(|arrived| !arrived.is_unlanded()).count();
+        for lost in inbox.drain(whole..) {
+            self.held -= lost.cost;
+            self.waiting -= 1;
+        }
+    }
+
+    /// As a client: ends a call without a word from the server, or without waiting for the bodies of what it said; its
+    /// reader finds `end` after what is there.
     pub(super) fn end_locally(&mut self, id: CallId, end: End) {
+        self.drop_unlanded(id);
         let Found::Open(open, inbox) = self.slots.find(id) else { return };
         if inbox.back().is_some_and(|last| last.end.is_some()) {
             return;

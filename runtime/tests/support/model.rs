@@ -176,8 +176,10 @@ impl Seat {
         self.handed = 0;
     }
 
-    /// As a client: the owner will find `end` after what came before, whatever the peer still says.
+    /// As a client: the owner will find `end` after what is there, whatever the peer still says.
     pub(crate) fn end_alone(&mut self, end: String) {
+        let whole = self.inbox.iter().take_while(|part| part.later.is_none()).count();
+        self.inbox.truncate(whole);
         if self.inbox.back().is_some_and(|last| last.end.is_some()) {
             return;
         }

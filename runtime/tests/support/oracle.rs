@@ -109,8 +109,6 @@ impl Pair {
             if !seat.open {
                 continue;
             }
-            let whole = seat.inbox.iter().take_while(|part| part.later.is_none()).count();
-            seat.inbox.truncate(whole);
             let kind = if call.began >= delivered { "not sent" } else { "status" };
             seat.end_alone(format!("{kind} Unavailable the connection is over: it broke"));
             seat.heard_end = true;

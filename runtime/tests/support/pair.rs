@@ -398,7 +398,7 @@ fn finished(seat: &mut Seat, role: Role, end: String) {
             seat.on_the_way.push_back(Expected::end(end));
             seat.close();
         }
-        Role::Client if seat.heard_end => {}
+        Role::Client if seat.heard_end && seat.inbox.iter().all(|part| part.later.is_none()) => {}
         Role::Client => seat.end_alone(end),
     }
 }
