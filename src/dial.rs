@@ -1,21 +1,24 @@
 //! One attempt to reach a server: from an address to what makes calls.
 //!
-//! Owns the order in which protocols are tried, and the memory of RDMA that failed. Invariant: whoever gets less than the
-//! best path is told why, and one attempt takes no longer than its limit however many protocols it tries.
+//! Owns the order in which protocols are tried, and the memory of RDMA that failed. Invariants: whoever gets less than the
+//! best path is told why; a peer that has spoken byway is not taken for another because it is silent; and one attempt
+//! takes no longer than its limit however many protocols it tries.
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use byway_rdma::RdmaLink;
 use byway_runtime::connection::Caller;
 use byway_runtime::stream::Outbox;
 use byway_runtime::{Call, ConnectionInfo, Endpoint, Invoke, NewCall, ReadyFuture, StartError, Status};
 #[cfg(feature = "grpc")]
 use byway_tcp::grpc;
-use byway_rdma::RdmaLink;
+use byway_tcp::native::Greeted;
 use byway_tcp::{Options, native};
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
@@ -37,9 +40,13 @@ pub(crate) struct Dial {
     pub(crate) memory: Arc<Memory>,
 }
 
-/// What a channel remembers about RDMA to its peer.
+/// What a channel remembers about its peer.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(Mutex<Remembered>);
+pub(crate) struct Memory {
+    rdma: Mutex<Remembered>,
+    /// Whether it has said byway's hello.
+    greeted: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Remembered {
@@ -56,7 +63,12 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 impl Memory {
     fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rdma.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(feature = "grpc")]
+    fn has_greeted(&self) -> bool {
+        self.greeted.load(Ordering::Relaxed)
     }
 
     /// RDMA to this peer failed.
@@ -175,6 +187,13 @@ impl Dial {
     /// byway's own framing, or gRPC when the peer speaks nothing else.
     #[cfg(feature = "grpc")]
     async fn either(&self) -> Result<Connection, ConnectError> {
+        if self.memory.has_greeted() {
+            // One that stands still or is being replaced: calls that went on over gRPC would stay there.
+            match self.native().await {
+                Err(error) if denies_byway(&error) => self.memory.greeted.store(false, Ordering::Relaxed),
+                result => return result,
+            }
+        }
         // Some servers say nothing to what they do not understand. The other half of the time is for gRPC.
         let patience = self.limit / 2;
         let reason = match tokio::time::timeout(patience, self.native()).await {
@@ -210,7 +229,7 @@ impl Dial {
         let offering = AnyOffering::new(host.as_ref().map_err(Clone::clone), &self.options);
         let extension = offering.extension().encode();
         let greeted = native::greet(stream, &self.options.limits, extension).await;
-        let greeted = greeted.map_err(|source| self.handshake(source))?;
+        let greeted = self.noted(greeted)?;
         let offered = offering.extension().offers();
         let peer_offers = byway_rdma::protocol::offer::Extension::decode(&greeted.theirs.extension).offers();
         match rdma::client(offering, greeted, &info, self.options).await {
@@ -256,7 +275,7 @@ impl Dial {
     async fn tcp(&self, reason: Option<String>) -> Result<Connection, ConnectError> {
         let (stream, info, _) = self.stream().await?;
         let greeted = native::greet(stream, &self.options.limits, Bytes::new()).await;
-        let greeted = greeted.map_err(|source| self.handshake(source))?;
+        let greeted = self.noted(greeted)?;
         let caller = native::client(greeted, Arc::new(info), self.options);
         Ok(self.over_stream(caller, reason))
     }
@@ -269,8 +288,13 @@ impl Dial {
         Connection { protocol: Protocol::Native(caller), path, _counted: Counted::new(Counted::TCP) }
     }
 
-    fn handshake(&self, source: native::ConnectError) -> ConnectError {
-        ConnectError::Handshake { address: self.address.clone(), source }
+    /// Remembers a hello.
+    fn noted<S>(
+        &self,
+        greeted: Result<Greeted<S>, native::ConnectError>,
+    ) -> Result<Greeted<S>, ConnectError> {
+        self.memory.greeted.fetch_or(greeted.is_ok(), Ordering::Relaxed);
+        greeted.map_err(|source| ConnectError::Handshake { address: self.address.clone(), source })
     }
 
     fn unavailable(&self, reason: String) -> ConnectError {
@@ -330,15 +354,18 @@ impl Dial {
 /// Whether a peer that was reached may still speak gRPC.
 #[cfg(feature = "grpc")]
 fn speaks_no_byway(error: &ConnectError) -> bool {
+    let is_closed = matches!(error, ConnectError::Handshake { source: native::ConnectError::Closed, .. });
+    is_closed || denies_byway(error)
+}
+
+/// Whether a peer has said something else than byway's hello.
+#[cfg(feature = "grpc")]
+fn denies_byway(error: &ConnectError) -> bool {
     use byway_runtime::session::HelloError;
-    let ConnectError::Handshake { source, .. } = error else { return false };
-    match source {
-        native::ConnectError::Closed => true,
-        native::ConnectError::Hello(error) => {
-            matches!(error, HelloError::NotByway(_) | HelloError::Version { .. })
-        }
-        _ => false,
-    }
+    let ConnectError::Handshake { source: native::ConnectError::Hello(error), .. } = error else {
+        return false;
+    };
+    matches!(error, HelloError::NotByway(_) | HelloError::Version { .. })
 }
 
 /// A stream of either kind.
