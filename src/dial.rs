@@ -238,10 +238,12 @@ impl Dial {
                 self.memory.works();
                 let (memory, retry_after) = (Arc::clone(&self.memory), host.retry_after());
                 tokio::spawn(async move {
-                    let ended = connected.task.await;
+                    let mut task = connected.task;
+                    let ended = (&mut task).await;
                     if ended.broken {
                         memory.failed(ended.failure.reason(), retry_after);
                     }
+                    rdma::let_go(task).await;
                 });
                 let path = Path::Rdma { device: host.name().to_owned() };
                 let protocol = Protocol::Rdma(connected.caller, host);
