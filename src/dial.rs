@@ -1,7 +1,8 @@
 //! One attempt to reach a server: from an address to what makes calls.
 //!
 //! Owns the order in which protocols are tried. Invariants: whoever gets less than the best path is told why, and one
-//! attempt takes no longer than its limit however many protocols it tries; a stream on which the peer's conclusion about
+//! attempt takes no longer than its limit however many protocols it tries; a peer that has spoken byway is not taken for
+//! another because it is silent; a stream on which the peer's conclusion about
 //! RDMA is not known is closed, and the next one has no word of it.
 
 use std::io;
@@ -133,12 +134,15 @@ impl Dial {
     #[cfg(feature = "grpc")]
     async fn either(&self, until: Instant) -> Result<Connection, ConnectError> {
         let reason = match self.native(until).await {
+            // One that has spoken byway stands still or is being replaced: calls that went on over gRPC would stay there.
+            Err(error) if self.memory.has_greeted() && !denies_byway(&error) => return Err(error),
             Err(ConnectError::TimedOut { limit, .. }) => {
                 format!("{} did not answer byway's hello within {limit:.1?}", self.address)
             }
             Err(error) if speaks_no_byway(&error) => error.to_string(),
             result => return result,
         };
+        self.memory.note_greeting(false);
         let connection = self.grpc(Some(reason.clone())).await?;
         tracing::warn!(target = %self.address, %reason, "on gRPC over HTTP/2 instead of byway's own framing");
         Ok(connection)
@@ -194,6 +198,7 @@ impl Dial {
         } else {
             self.greet(stream, extension, limit).await?
         };
+        self.memory.note_greeting(true);
         let peer_offers = Extension::decode(&greeted.theirs.extension).offers();
         let offering = offering.within(until.saturating_duration_since(Instant::now()));
         let memory = Arc::clone(&self.memory);
@@ -266,7 +271,9 @@ impl Dial {
         let limit = if self.transport == Transport::Auto { left / 2 } else { left };
         let greeting = native::greet(stream, &self.options.limits, extension);
         match tokio::time::timeout(limit, greeting).await {
-            Ok(greeted) => greeted.map_err(|source| self.handshake(source)),
+            Ok(greeted) => {
+                greeted.inspect(|_| self.memory.note_greeting(true)).map_err(|source| self.handshake(source))
+            }
             Err(_) => Err(ConnectError::TimedOut { address: self.address.clone(), limit }),
         }
     }
@@ -355,15 +362,18 @@ impl Dial {
 /// Whether a peer that was reached may still speak gRPC.
 #[cfg(feature = "grpc")]
 fn speaks_no_byway(error: &ConnectError) -> bool {
+    let is_closed = matches!(error, ConnectError::Handshake { source: native::ConnectError::Closed, .. });
+    is_closed || denies_byway(error)
+}
+
+/// Whether a peer has said something else than byway's hello.
+#[cfg(feature = "grpc")]
+fn denies_byway(error: &ConnectError) -> bool {
     use byway_runtime::session::HelloError;
-    let ConnectError::Handshake { source, .. } = error else { return false };
-    match source {
-        native::ConnectError::Closed => true,
-        native::ConnectError::Hello(error) => {
-            matches!(error, HelloError::NotByway(_) | HelloError::Version { .. })
-        }
-        _ => false,
-    }
+    let ConnectError::Handshake { source: native::ConnectError::Hello(error), .. } = error else {
+        return false;
+    };
+    matches!(error, HelloError::NotByway(_) | HelloError::Version { .. })
 }
 
 /// A stream of either kind.

@@ -1,6 +1,7 @@
-//! What a channel remembers about RDMA to its peer.
+//! What a channel remembers about its peer.
 //!
-//! Owns [`Memory`]: why RDMA failed, until when it is not tried again, and whether the channel has said so. Invariant: each
+//! Owns [`Memory`]: whether it has spoken byway, why RDMA failed, until when it is not tried again, and whether the channel
+//! has said so. Invariant: each
 //! failure in a row is given twice the time of the one before, and only a connection that outlasted that time ends the
 //! row. Never: dials, or has a clock.
 
@@ -24,6 +25,8 @@ struct State {
     /// When the last connection by RDMA was made.
     joined: Option<Instant>,
     warned: bool,
+    /// Whether the peer has said byway's hello.
+    greeted: bool,
 }
 
 #[derive(Debug)]
@@ -75,6 +78,17 @@ impl Memory {
         let state = self.lock();
         let failed = state.failed.as_ref().filter(|failed| now < failed.until)?;
         Some(format!("RDMA failed and is given {:?} before it is tried again: {}", state.wait, failed.reason))
+    }
+
+    /// Whether the peer has said byway's hello, and nothing else since.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn has_greeted(&self) -> bool {
+        self.lock().greeted
+    }
+
+    /// The peer said byway's hello, or something else.
+    pub(crate) fn note_greeting(&self, greeted: bool) {
+        self.lock().greeted = greeted;
     }
 
     /// When RDMA that failed is to be tried again.

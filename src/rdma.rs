@@ -281,6 +281,13 @@ pub(crate) struct ClientConnection {
     pub(crate) task: EndedFuture,
 }
 
+/// Drops the task of a connection that has ended. Not where other tasks wait for the thread: destroying a queue pair takes
+/// seconds on devices that wait for packets which the network does not take.
+pub(crate) async fn let_go(task: EndedFuture) {
+    // It fails only together with its runtime.
+    let _ = tokio::task::spawn_blocking(move || drop(task)).await;
+}
+
 pub(crate) type EndedFuture = std::pin::Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// As a client, after both hellos. `broken` is told when the queue pair has failed, before the calls are.

@@ -375,9 +375,10 @@ impl Shared {
                 let failure = driver.await;
                 return tracing::debug!(%peer, reason = %failure, "the connection is over");
             }
-            Ok(Ok(Begun::Rdma(task))) => {
+            Ok(Ok(Begun::Rdma(mut task))) => {
                 let _counted = Counted::new(Counted::RDMA);
-                let Ended { failure, broken } = task.await;
+                let Ended { failure, broken } = (&mut task).await;
+                rdma::let_go(task).await;
                 if broken {
                     return tracing::warn!(%peer, reason = %failure, "an RDMA connection failed");
                 }

@@ -75,6 +75,11 @@ impl Proxy {
         self.gate.send_replace(Gate::Open);
     }
 
+    /// From now on connections that come are accepted, and nothing else.
+    pub(crate) fn shut(&self) {
+        self.gate.send_replace(Gate::Shut);
+    }
+
     /// Sends later connections to another server.
     pub(crate) fn point_to(&self, server: &Running) {
         *self.target.lock().expect("nobody panics") = server.text();

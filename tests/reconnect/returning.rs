@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use byway::{Channel, Code, Request, Server};
+use byway::{Channel, Code, Path, Request, Server};
 use byway_test_support::test::v1::echo_client::EchoClient;
 use tokio::net::TcpListener;
 
@@ -172,6 +172,34 @@ fn a_call_may_reach_its_deadline_while_connecting() {
         assert_eq!(proxy.connections(), 1, "the attempt went on");
         assert_eq!(server.probe.executed(), 1);
         drop(client);
+        server.stop().await;
+    });
+}
+
+/// Connecting takes longer than the half of its time after which a server of unknown kind is asked for gRPC.
+#[test]
+fn a_server_that_stood_still_is_not_taken_for_one_that_speaks_grpc_alone() {
+    story(async {
+        let server = Running::start().await;
+        let proxy = Proxy::to(&server, Gate::Open).await;
+        let limit = Duration::from_secs(2);
+        let channel = Channel::builder(proxy.address()).connect_timeout(limit).connect().await;
+        let channel = channel.expect("a connection");
+        let client = EchoClient::new(channel.clone());
+        served(&client).await;
+        proxy.shut();
+        proxy.cut();
+        while !matches!(channel.path(), Path::Disconnected { .. }) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        proxy.heal();
+        let call = tokio::spawn(async move { client.unary(text("again")).await });
+        soon(proxy.accepted(2)).await;
+        tokio::time::sleep(limit * 3 / 4).await;
+        proxy.open();
+        soon(call).await.expect("no panic").expect("the server is back");
+        assert!(matches!(channel.path(), Path::Tcp { .. } | Path::Rdma { .. }), "{}", channel.path());
+        drop(channel);
         server.stop().await;
     });
 }

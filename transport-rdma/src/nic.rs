@@ -135,7 +135,7 @@ impl Default for QueuePairSpec {
     /// ```text
     /// rnr_retry 6       not 7, which is for ever: a peer that never posts would block the queue pair, not fail it
     /// ack_timeout 14    67 ms: above any healthy network's delay; with NCCL's 18 (1 s) a dead peer is found after 7 s
-    /// retry 7           the most that 3 bits hold: a lossy network is slow before it is dead
+    /// retry 6           not 7, which is for ever on Soft-RoCE: a dead peer would be found by its silence alone
     /// min_rnr_timer 12  0.64 ms; at 1 (0.01 ms) a software device spends its time on refusals, at 0 it is 655 ms
     /// traffic_class 0   best effort, which every network carries; a lossless class exists only where switches have it
     /// service_level 0   the one that every subnet manager sets up
@@ -148,7 +148,7 @@ impl Default for QueuePairSpec {
             inline_max: 128,
             rnr_retry: 6,
             ack_timeout: 14,
-            retry: 7,
+            retry: 6,
             min_rnr_timer: 12,
             traffic_class: 0,
             service_level: 0,

@@ -18,6 +18,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   bench-guest [-- ARGUMENT ...]
           runs the compare bench in a guest, all paths over the address of its RDMA device; arguments are those of
           the bench, `--json FILE` is written here
+  endure [--netem SPEC] [-- ARGUMENT ...]
+          fails the server of a loaded channel again and again, on two guests; arguments are those of examples/endure
   abi     checks the C layouts and the ibverbs crate (needs cmake, libclang, libibverbs-dev)";
 
 fn main() -> ExitCode {
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         Some("third-party") => outcome::run_all([third_party::run]),
         Some("bench-verbs") => outcome::run_all([guest::jobs::bench_verbs]),
         Some("bench-guest") => outcome::end([guest::jobs::bench_guest(args.collect())]),
+        Some("endure") => outcome::end([guest::jobs::endure(args.collect())]),
         Some("abi") => outcome::run_all([guest::jobs::abi]),
         _ => {
             eprintln!("{USAGE}");

@@ -26,7 +26,7 @@ const PACKAGES: &str = "busybox-static libibverbs1 ibverbs-providers librdmacm1 
 /// Loaded in this order, each after what it depends on. rxe needs crc32 before its first device, or adding the link
 /// fails; the dependency is not in its module information.
 const MODULES: &str = "crc32_generic crc32_pclmul crc32c_generic virtio_pci virtio_net 9pnet_virtio 9p overlay \
-    dummy sch_netem rdma_rxe ib_uverbs rdma_ucm";
+    dummy sch_netem sch_ingress cls_u32 act_gact rdma_rxe ib_uverbs rdma_ucm";
 
 /// A bootable image.
 pub(super) struct Image {

@@ -1,5 +1,5 @@
-//! What runs in the guest: the RDMA tests, the checks against other programs, the comparison with perftest, and the compare
-//! bench.
+//! What runs in the guest: the RDMA tests, the checks against other programs, the comparison with perftest, the compare
+//! bench, and failures under load.
 //!
 //! Owns which programs are built for the guest, and in what order they run. Invariant: whatever keeps a job from the guest
 //! is an error, of which only a missing QEMU is excusable. Never lets a skipped test look like a passed one.
@@ -92,6 +92,31 @@ fn compare(mut args: Vec<String>) -> Result<u8, GuestError> {
         std::fs::copy(out.join("compare.json"), file)?;
     }
     Ok(status)
+}
+
+/// Fails the server of a loaded channel again and again, on two guests.
+pub(crate) fn endure(args: Vec<String>) -> Outcome {
+    conclude("failures under load", endurance(args))
+}
+
+fn endurance(mut args: Vec<String>) -> Result<u8, GuestError> {
+    super::boot::find_qemu()?;
+    let netem = take_value(&mut args, "--netem")?;
+    if args.first().is_some_and(|arg| arg == "--") {
+        args.remove(0);
+    }
+    let mut command = cargo(["build", "--release", "--package", "byway", "--example", "endure"]);
+    let program = build::executable(&mut command)?;
+    // Copied, since each server is this program again, and the host's files are far away.
+    let steps = r#"cp "$0" /tmp/endure && case $HOST in
+        1) exec /tmp/endure keep 10.99.0.1:7000 "$@" ;;
+        2) exec /tmp/endure call 10.99.0.1:7000 "$@" ;;
+    esac"#;
+    let mut words = ["bash", "-c", steps, &program.display().to_string()].map(String::from).to_vec();
+    words.append(&mut args);
+    let mut job = Job::new(words)?;
+    (job.hosts, job.netem, job.timeout_seconds) = (2, netem, 1800);
+    run_job(&job)
 }
 
 /// Removes an option and its value, which is returned.
