@@ -49,6 +49,9 @@ struct Inner {
     state: Mutex<State>,
 }
 
+/// Tells how an attempt ended.
+type Attempt = watch::Receiver<Option<Result<(), Status>>>;
+
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
@@ -57,7 +60,7 @@ struct State {
     /// Connections in a row that were lost as soon as they were made.
     short_lived: u32,
     /// The attempt that is under way; it sends how it ended.
-    attempt: Option<watch::Receiver<Option<Result<(), Status>>>>,
+    attempt: Option<Attempt>,
     backoff: Backoff,
     /// Until when calls fail at once.
     hold_until: Option<Instant>,
@@ -302,11 +305,15 @@ impl Inner {
         }
     }
 
-    /// Joins the attempt that is under way, or begins one.
-    fn attempt(self: &Arc<Self>) -> Result<watch::Receiver<Option<Result<(), Status>>>, Status> {
+    /// Joins the attempt that is under way, or begins one; `None` when somebody else's has ended with a connection
+    /// meanwhile.
+    fn attempt(self: &Arc<Self>) -> Result<Option<Attempt>, Status> {
         let mut state = self.lock();
         if let Some(attempt) = &state.attempt {
-            return Ok(attempt.clone());
+            return Ok(Some(attempt.clone()));
+        }
+        if state.connection.is_some() {
+            return Ok(None);
         }
         let now = Instant::now();
         if let Some(wait) = state.hold_until.and_then(|until| until.checked_duration_since(now)) {
@@ -323,7 +330,7 @@ impl Inner {
             let ended = inner.attempt_ended(result);
             sender.send_replace(Some(ended));
         });
-        Ok(receiver)
+        Ok(Some(receiver))
     }
 
     fn attempt_ended(self: &Arc<Self>, result: Result<Connection, ConnectError>) -> Result<(), Status> {
@@ -346,17 +353,19 @@ impl Inner {
     }
 
     async fn until_ready(self: &Arc<Self>) -> Result<(), Status> {
-        if let Some(connection) = self.connection() {
-            match connection.ready().await {
-                Ok(()) => return Ok(()),
-                Err(status) => self.lost(&connection, &status),
+        loop {
+            if let Some(connection) = self.connection() {
+                match connection.ready().await {
+                    Ok(()) => return Ok(()),
+                    Err(status) => self.lost(&connection, &status),
+                }
             }
-        }
-        let mut attempt = self.attempt()?;
-        let ended = attempt.wait_for(Option::is_some).await;
-        match ended.as_deref() {
-            Ok(Some(result)) => result.clone(),
-            Ok(None) | Err(_) => Err(Status::unavailable("the runtime that was connecting has stopped")),
+            let Some(mut attempt) = self.attempt()? else { continue };
+            let ended = attempt.wait_for(Option::is_some).await;
+            return match ended.as_deref() {
+                Ok(Some(result)) => result.clone(),
+                Ok(None) | Err(_) => Err(Status::unavailable("the runtime that was connecting has stopped")),
+            };
         }
     }
 }
@@ -401,5 +410,26 @@ impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Channel");
         debug.field("address", &self.inner.dial.address).field("path", &self.path()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Server;
+
+    /// A caller that saw the old connection end, and looks only when another caller has made the new one.
+    #[tokio::test]
+    async fn a_caller_that_comes_late_takes_the_connection_that_there_is() {
+        let server = Server::builder().rdma(Rdma::off("it is not asked")).bind("127.0.0.1:0").await;
+        let server = server.expect("a free port");
+        let address = server.listening().to_string();
+        let serving = tokio::spawn(server.serve());
+        let channel = Channel::builder(address.as_str()).connect_lazy().expect("an address");
+        assert!(channel.inner.attempt().expect("no back-off").is_some(), "the first one dials");
+        channel.inner.until_ready().await.expect("it is served");
+        assert!(channel.inner.attempt().expect("no back-off").is_none(), "the second one need not");
+        channel.inner.until_ready().await.expect("it is served");
+        serving.abort();
     }
 }

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::ConnectError;
-use crate::memory::{Memory, RETRY_AFTER_MAX};
+use crate::memory::Memory;
 #[cfg(feature = "grpc")]
 use crate::path::CountedStream;
 use crate::path::{Counted, Path, Transport};
@@ -114,14 +114,15 @@ impl Dial {
     /// # Errors
     /// Why there is no connection.
     pub(crate) async fn attempt(&self) -> Result<Connection, ConnectError> {
+        let until = Instant::now() + self.limit;
         let attempt = async {
             match self.transport {
                 #[cfg(feature = "grpc")]
                 Transport::Grpc => self.grpc(None).await,
                 #[cfg(feature = "grpc")]
-                Transport::Auto => self.either().await,
-                Transport::Tcp => self.tcp(None).await,
-                _ => self.native().await,
+                Transport::Auto => self.either(until).await,
+                Transport::Tcp => self.tcp(None, until).await,
+                _ => self.native(until).await,
             }
         };
         let timed_out = |_| ConnectError::TimedOut { address: self.address.clone(), limit: self.limit };
@@ -130,13 +131,13 @@ impl Dial {
 
     /// byway's own framing, or gRPC when the peer speaks nothing else.
     #[cfg(feature = "grpc")]
-    async fn either(&self) -> Result<Connection, ConnectError> {
-        // Some servers say nothing to what they do not understand. The other half of the time is for gRPC.
-        let patience = self.limit / 2;
-        let reason = match tokio::time::timeout(patience, self.native()).await {
-            Err(_) => format!("{} did not answer byway's hello within {patience:?}", self.address),
-            Ok(Err(error)) if speaks_no_byway(&error) => error.to_string(),
-            Ok(result) => return result,
+    async fn either(&self, until: Instant) -> Result<Connection, ConnectError> {
+        let reason = match self.native(until).await {
+            Err(ConnectError::TimedOut { limit, .. }) => {
+                format!("{} did not answer byway's hello within {limit:.1?}", self.address)
+            }
+            Err(error) if speaks_no_byway(&error) => error.to_string(),
+            result => return result,
         };
         let connection = self.grpc(Some(reason.clone())).await?;
         tracing::warn!(target = %self.address, %reason, "on gRPC over HTTP/2 instead of byway's own framing");
@@ -144,18 +145,18 @@ impl Dial {
     }
 
     /// byway's own framing: by RDMA if both sides have it, else over TCP unless RDMA was asked for.
-    async fn native(&self) -> Result<Connection, ConnectError> {
+    async fn native(&self, until: Instant) -> Result<Connection, ConnectError> {
         if self.transport == Transport::Rdma {
-            return self.rdma().await?.map_err(|lost| self.unavailable(lost.reason));
+            return self.rdma(until).await?.map_err(|lost| self.unavailable(lost.reason));
         }
         let (reason, retry_after) = match self.memory.refusal(Instant::now()) {
             Some(reason) => (reason, None),
-            None => match self.rdma().await? {
+            None => match self.rdma(until).await? {
                 Ok(connection) => return Ok(connection),
                 Err(Lost { reason, retry_after }) => (reason, Some(retry_after)),
             },
         };
-        let connection = self.tcp(Some(reason.clone())).await?;
+        let connection = self.tcp(Some(reason.clone()), until).await?;
         if let Some(retry_after) = retry_after {
             // Only now: a peer that TCP does not reach either says nothing about RDMA.
             self.memory.failed(&reason, retry_after, Instant::now());
@@ -165,25 +166,33 @@ impl Dial {
     }
 
     /// Tries RDMA. `Ok(Err)` is why the stream is of no use and must be dialled again without it.
-    async fn rdma(&self) -> Result<Result<Connection, Lost>, ConnectError> {
+    async fn rdma(&self, limit: Instant) -> Result<Result<Connection, Lost>, ConnectError> {
         let (stream, info, local) = self.stream().await?;
-        let host = self.rdma.host(local).await;
+        let host = self.host(local).await;
         let offering = AnyOffering::new(host.as_ref().map_err(Clone::clone), &self.options);
         let offered = offering.extension().offers();
-        let retry_after = host.as_ref().map_or(RETRY_AFTER_MAX, AnyHost::retry_after);
+        let retry_after = self.rdma.retry_after();
         let lost = |reason| Ok(Err(Lost { reason, retry_after }));
-        let until = Instant::now() + self.patience(host.as_ref().ok());
-        let greeting = native::greet(stream, &self.options.limits, offering.extension().encode());
-        let greeted =
-            if offered { tokio::time::timeout_at(until, greeting).await } else { Ok(greeting.await) };
-        let greeted = match greeted {
-            Ok(Ok(greeted)) => greeted,
-            // It may be the offer that it does not like.
-            Ok(Err(source @ (native::ConnectError::Closed | native::ConnectError::Io(_)))) if offered => {
-                return lost(format!("RDMA was offered, and {source}"));
+        let until = Instant::now() + self.patience();
+        let extension = offering.extension().encode();
+        let greeted = if offered {
+            let greeting = native::greet(stream, &self.options.limits, extension);
+            match tokio::time::timeout_at(until, greeting).await {
+                Ok(Ok(greeted)) => greeted,
+                // It may be the offer that it does not like.
+                Ok(Err(source @ (native::ConnectError::Closed | native::ConnectError::Io(_)))) => {
+                    return lost(format!("RDMA was offered, and {source}"));
+                }
+                Ok(Err(source)) => return Err(self.handshake(source)),
+                Err(_) => {
+                    return lost(format!(
+                        "RDMA was offered, and no hello came within {:.1?}",
+                        self.patience()
+                    ));
+                }
             }
-            Ok(Err(source)) => return Err(self.handshake(source)),
-            Err(_) => return lost("RDMA was offered, and no hello came in time".into()),
+        } else {
+            self.greet(stream, extension, limit).await?
         };
         let peer_offers = Extension::decode(&greeted.theirs.extension).offers();
         let offering = offering.within(until.saturating_duration_since(Instant::now()));
@@ -217,18 +226,49 @@ impl Dial {
         }
     }
 
-    /// How long agreeing on RDMA may take, the hello included. What is left of the limit is for doing without.
-    fn patience(&self, host: Option<&AnyHost>) -> Duration {
+    /// The device for connections from this address. One that takes long to open is not waited for: it is there for the
+    /// next attempt.
+    async fn host(&self, local: Option<IpAddr>) -> Result<AnyHost, String> {
+        let patience = self.patience();
+        match tokio::time::timeout(patience, self.rdma.host(local)).await {
+            Ok(host) => host,
+            Err(_) => {
+                let reason = format!("opening its device takes longer than {patience:.1?}");
+                self.memory.failed(&reason, self.rdma.retry_after(), Instant::now());
+                Err(reason)
+            }
+        }
+    }
+
+    /// How long opening a device may take, and then how long agreeing on RDMA may, the hello included. What is left of the
+    /// limit is for doing without.
+    fn patience(&self) -> Duration {
         let most = if self.transport == Transport::Rdma { self.limit } else { self.limit / 4 };
-        host.map_or(most, |host| host.agreement_timeout().min(most))
+        self.rdma.agreement_timeout().min(most)
     }
 
     /// byway's own framing over a stream; `reason` says why not by RDMA, unless it was not asked for.
-    async fn tcp(&self, reason: Option<String>) -> Result<Connection, ConnectError> {
+    async fn tcp(&self, reason: Option<String>, until: Instant) -> Result<Connection, ConnectError> {
         let (stream, info, _) = self.stream().await?;
-        let greeted = native::greet(stream, &self.options.limits, Bytes::new()).await;
-        let greeted = greeted.map_err(|source| self.handshake(source))?;
+        let greeted = self.greet(stream, Bytes::new(), until).await?;
         Ok(self.over_stream(greeted, info, reason))
+    }
+
+    /// Exchanges hellos without an offer of RDMA.
+    async fn greet(
+        &self,
+        stream: Box<dyn Stream>,
+        extension: Bytes,
+        until: Instant,
+    ) -> Result<Greeted<Box<dyn Stream>>, ConnectError> {
+        let left = until.saturating_duration_since(Instant::now());
+        // Some servers say nothing to what they do not understand. The other half of the time is for gRPC.
+        let limit = if self.transport == Transport::Auto { left / 2 } else { left };
+        let greeting = native::greet(stream, &self.options.limits, extension);
+        match tokio::time::timeout(limit, greeting).await {
+            Ok(greeted) => greeted.map_err(|source| self.handshake(source)),
+            Err(_) => Err(ConnectError::TimedOut { address: self.address.clone(), limit }),
+        }
     }
 
     fn over_stream(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The longest time for which RDMA that failed is not tried again.
-pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 /// What a channel remembers about RDMA to its peer.
 #[derive(Debug, Default)]

@@ -105,6 +105,25 @@ impl Rdma {
         Self(Arc::new(Source::Simulated(Host::new(adapter, "simulated", options))))
     }
 
+    fn options(&self) -> RdmaOptions {
+        match &*self.0 {
+            Source::Off(_) => RdmaOptions::default(),
+            Source::Devices(devices) => devices.options.clone(),
+            #[cfg(feature = "testing")]
+            Source::Simulated(host) => host.options().clone(),
+        }
+    }
+
+    /// How long a connection may take to agree on RDMA.
+    pub(crate) fn agreement_timeout(&self) -> Duration {
+        self.options().agreement_timeout
+    }
+
+    /// For how long it is given up when it failed.
+    pub(crate) fn retry_after(&self) -> Duration {
+        self.options().retry_after
+    }
+
     /// The device for connections from this local address.
     ///
     /// # Errors
@@ -204,16 +223,6 @@ impl AnyHost {
             Self::Simulated(_) => PortCounts::default(),
         };
         RdmaCounters { connections, device }
-    }
-
-    /// How long a connection may take to agree on RDMA.
-    pub(crate) fn agreement_timeout(&self) -> Duration {
-        with_host!(self, host => host.options().agreement_timeout)
-    }
-
-    /// How long an agreement is given up for when it failed.
-    pub(crate) fn retry_after(&self) -> Duration {
-        with_host!(self, host => host.options().retry_after)
     }
 }
 
@@ -354,11 +363,12 @@ where
             server_concluded(agreed, greeted, info, options, router, drain)
         }
         host => {
-            let host = host.and_then(|host| match host {
-                AnyHost::Device(host) => Ok(host),
+            let host = match host {
+                Ok(AnyHost::Device(host)) => Ok(host),
                 #[cfg(feature = "testing")]
-                AnyHost::Simulated(_) => Err("this server has no device".into()),
-            });
+                Ok(AnyHost::Simulated(_)) => Err("this server has no device".into()),
+                Err(reason) => Err(reason),
+            };
             let agreed = agree_server(host.as_ref().map_err(Clone::clone), &mut greeted, &options).await;
             server_concluded(agreed, greeted, info, options, router, drain)
         }
@@ -418,5 +428,41 @@ fn joined<A: Adapter, S>(
         }
         Agreed::Tcp(reason) => Concluded::Tcp(greeted, reason),
         Agreed::Broken(reason) => Concluded::Broken(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::Path;
+    use crate::{Channel, Server};
+
+    /// As long as opening takes, the first calls go over TCP.
+    #[tokio::test]
+    async fn a_device_that_takes_long_to_open_holds_up_no_call() {
+        let options = RdmaOptions { agreement_timeout: Duration::from_millis(50), ..RdmaOptions::default() };
+        let rdma = Rdma::new(options);
+        let (opened, opens) = std::sync::mpsc::channel::<()>();
+        let slow = rdma.clone();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let opening = std::thread::spawn(move || {
+            let Source::Devices(devices) = &*slow.0 else { panic!("it has devices") };
+            let _state = devices.state.lock();
+            begun.send(()).expect("the test waits");
+            opens.recv().expect("the test goes on");
+        });
+        begins.await.expect("it is being opened");
+        let server = Server::builder().rdma(Rdma::off("it is not asked")).bind("127.0.0.1:0").await;
+        let server = server.expect("a free port");
+        let address = server.listening().to_string();
+        let serving = tokio::spawn(server.serve());
+        let builder =
+            Channel::builder(address.as_str()).rdma(rdma).connect_timeout(Duration::from_secs(3600));
+        let channel = builder.connect().await.expect("a connection");
+        let Path::Tcp { why_not_better: Some(why) } = channel.path() else { panic!("{}", channel.path()) };
+        assert_eq!(why, "this side does not use RDMA: opening its device takes longer than 50.0ms");
+        opened.send(()).expect("it waits");
+        opening.join().expect("no panic");
+        serving.abort();
     }
 }

@@ -251,6 +251,7 @@ impl BoundServer {
             draining,
         });
         let mut tasks = JoinSet::new();
+        shared.open_device(listening.address());
         let mut signal = std::pin::pin!(signal);
         tracing::info!(address = %listening, "serving");
         loop {
@@ -306,6 +307,22 @@ impl Shared {
         }
         tracing::error!(%error, "a connection could not be accepted; trying again in {ACCEPT_PAUSE:?}");
         tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    /// Opens the device that connections will use, so that the first of them does not wait for it.
+    fn open_device(&self, address: &Address) {
+        let local = match address {
+            Address::Internet { host, .. } => {
+                host.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
+            }
+            Address::Unix(_) => None,
+        };
+        let rdma = self.rdma.clone();
+        tokio::spawn(async move {
+            if let Err(reason) = rdma.host(local).await {
+                tracing::info!(%reason, "clients will not reach this server by RDMA");
+            }
+        });
     }
 
     async fn serve(self: Arc<Self>, accepted: listener::Accepted) {

@@ -261,7 +261,7 @@ pub(crate) const CAUSES: &[Cause] = &[
     },
     Cause {
         name: "no_hello_comes",
-        reason: "RDMA was offered, and no hello came in time",
+        reason: "RDMA was offered, and no hello came within 2.0s",
         connections: 2,
         place: || between(Manner::Silent),
     },

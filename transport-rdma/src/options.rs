@@ -16,8 +16,9 @@ pub struct RdmaOptions {
     /// vain. Default: 20 µs with four processors or more, since a wake-up costs about that; else zero, since polling
     /// would take the processor from whom it waits for.
     pub spin: Duration,
-    /// How long a connection may take to agree on RDMA, the probe included, before it goes on over TCP: what is added
-    /// at most to a first call. Default 1 s: longer than any path that is worth having.
+    /// How long a connection may take to agree on RDMA, hello and probe included, before it goes on over TCP: what is
+    /// added at most to a first call, and the same once more while the device is being opened. Default 1 s: longer than
+    /// any path that is worth having.
     pub agreement_timeout: Duration,
     /// For how long a peer with which RDMA failed is dialled without it. Default 30 s; it doubles up to ten minutes.
     pub retry_after: Duration,

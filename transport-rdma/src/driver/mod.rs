@@ -97,6 +97,8 @@ pub struct Driver<A: Adapter> {
     /// Whether nothing can or shall be sent any more, and whether that is the queue pair's fault.
     broken: bool,
     failed: bool,
+    /// Why the queue pair is of no more use, found while looking whether to sleep: for the next turn.
+    found_failed: Option<String>,
 }
 
 /// What one lock of the connection brought.
@@ -140,6 +142,7 @@ impl<A: Adapter> Driver<A> {
             heard: 0,
             broken: false,
             failed: false,
+            found_failed: None,
         }
     }
 
@@ -163,7 +166,10 @@ impl<A: Adapter> Driver<A> {
     /// # Errors
     /// Why the connection is over. Nothing more is sent; what arrived before has been handed over.
     pub fn turn(&mut self, now: Instant, waker: &Waker) -> Result<Wake, Failure> {
-        let polled = self.wire.poll(&mut self.polled);
+        let polled = match self.found_failed.take() {
+            Some(reason) => Err(reason),
+            None => self.wire.poll(&mut self.polled),
+        };
         let pool = Arc::clone(&self.share.host.pool);
         self.landings.take_closed(&mut self.polled, &pool);
         let mut again = polled == Ok(Came::More);
@@ -183,7 +189,7 @@ impl<A: Adapter> Driver<A> {
             self.spin_until = None;
         }
         again |= seen.again || !self.calls.is_empty() || self.landings.is_due();
-        if again || self.wants_credits || self.lent > Credits(0) {
+        if again || self.wants_credits || self.lent > Credits(0) || self.given_back.is_some() {
             return Ok(Wake::Now);
         }
         self.rest(now, &seen)
@@ -193,7 +199,7 @@ impl<A: Adapter> Driver<A> {
     fn rest(&mut self, now: Instant, seen: &Seen) -> Result<Wake, Failure> {
         if self.spin > Duration::ZERO && now < *self.spin_until.get_or_insert(now + self.spin) {
             for _ in 0..LOOKS_PER_SPIN {
-                if self.has_come()? {
+                if self.has_come() {
                     return Ok(Wake::Now);
                 }
             }
@@ -204,7 +210,7 @@ impl<A: Adapter> Driver<A> {
             self.wire.arm(all).map_err(|reason| self.fail(reason))?;
             self.armed = Some(all);
             // What completed before the arming wakes nobody.
-            if self.has_come()? {
+            if self.has_come() {
                 return Ok(Wake::Now);
             }
         }
@@ -226,9 +232,16 @@ impl<A: Adapter> Driver<A> {
     }
 
     /// Whether something has completed; the next turn acts on it.
-    fn has_come(&mut self) -> Result<bool, Failure> {
-        let came = self.wire.poll(&mut self.polled).map_err(|reason| self.fail(reason))?;
-        Ok(came != Came::Nothing)
+    fn has_come(&mut self) -> bool {
+        match self.wire.poll(&mut self.polled) {
+            Ok(Came::Nothing) => false,
+            Ok(_) => true,
+            Err(reason) => {
+                // What came before it counts.
+                self.found_failed = Some(reason);
+                true
+            }
+        }
     }
 
     /// Whether the completion queue is armed, so that the bell may ring.

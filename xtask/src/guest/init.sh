@@ -22,5 +22,7 @@ mkdir -p /new/dev/shm /new/dev/pts
 mount -t tmpfs tmpfs /new/dev/shm
 mount -t tmpfs tmpfs /new/run
 mkdir /new/run/guest
+# For whoever unloads some.
+cp -r /modules /new/run/modules
 mount -t 9p -o trans=virtio,version=9p2000.L,rw,msize=262144 job /new/run/guest
 exec switch_root /new /bin/bash /run/guest/script
