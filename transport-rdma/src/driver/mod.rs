@@ -456,6 +456,7 @@ impl<A: Adapter> Drop for Driver<A> {
             turn.link().close()
         });
         drop(left);
+        // What had completed after the last turn.
         self.landings.take_closed(&mut self.polled, &self.share.host.pool);
         // What the device says last.
         let _ = self.wire.take_events();
