@@ -231,10 +231,10 @@ impl Dial {
         }
     }
 
-    /// The device for connections from this address. One that takes long to open is not waited for: it is there for the
-    /// next attempt.
+    /// The device for connections from this address. Unless RDMA was asked for, one that takes long to open is not waited
+    /// for: it is there for the next attempt.
     async fn host(&self, local: Option<IpAddr>) -> Result<AnyHost, String> {
-        let patience = self.patience();
+        let patience = if self.transport == Transport::Rdma { self.limit } else { self.patience() };
         match tokio::time::timeout(patience, self.rdma.host(local)).await {
             Ok(host) => host,
             Err(_) => {
