@@ -344,11 +344,12 @@ where
             server_concluded(agreed, greeted, info, options, router, drain)
         }
         host => {
-            let host = host.and_then(|host| match host {
-                AnyHost::Device(host) => Ok(host),
+            let host = match host {
+                Ok(AnyHost::Device(host)) => Ok(host),
                 #[cfg(feature = "testing")]
-                AnyHost::Simulated(_) => Err("this server has no device".into()),
-            });
+                Ok(AnyHost::Simulated(_)) => Err("this server has no device".into()),
+                Err(reason) => Err(reason),
+            };
             let agreed = agree_server(host.as_ref().map_err(Clone::clone), &mut greeted, &options).await;
             server_concluded(agreed, greeted, info, options, router, drain)
         }
