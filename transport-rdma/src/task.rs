@@ -221,7 +221,11 @@ where
                     self.watch.note_asked(question, delivered);
                     next
                 }
-                Due::Dead => return Err(Failure::new("the peer is silent and does not answer a ping")),
+                // The peer stands still, or only its device or this one does: RDMA is at fault until it is known better.
+                Due::Dead => {
+                    let reason = "the peer is silent and does not answer a ping";
+                    return Err(self.driver.fail(reason.into()));
+                }
             };
             self.keepalive.set(Some(Instant::now() + next));
         }
