@@ -143,7 +143,7 @@ impl Caller {
     /// Differs from call to call, and every other one is in memory of the device.
     fn payload(&self, len: usize) -> Bytes {
         let byte = (self.number as u8).wrapping_mul(31) ^ self.name as u8;
-        if len < 1 << 20 || self.number % 2 == 0 {
+        if len < 1 << 20 || self.number.is_multiple_of(2) {
             return vec![byte; len].into();
         }
         let mut buffer = self.channel.buffer(len);

@@ -259,7 +259,7 @@ impl<A: Adapter> Driver<A> {
     }
 
     /// The queue pair is of no more use.
-    fn fail(&mut self, reason: String) -> Failure {
+    pub(crate) fn fail(&mut self, reason: String) -> Failure {
         (self.broken, self.failed) = (true, true);
         Failure::new(reason)
     }
