@@ -31,8 +31,8 @@ const USAGE: &str = "usage: endure keep ADDRESS
   --warm-up N    how many come before, whose memory does not count (6)
   --faults LIST  what happens in them, in turn, of kill, freeze, bury, down, lose, block (all),
                  spare (nothing)
-  --windows no   large messages travel in pieces; a device that does not survive a repeated packet while windows are
-                 bound, as Soft-RoCE, then fails only when it is told to, and any other failure is wrong
+  --windows no   large messages travel in pieces; then a call that fails without an ordered failure is wrong, and not
+                 only counted: with windows Soft-RoCE fails by itself where packets are repeated
 
 Both need an RDMA device, and keep the interface rdma0, whose traffic it may stop.";
 
