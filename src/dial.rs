@@ -268,7 +268,8 @@ impl Dial {
     ) -> Result<Greeted<Box<dyn Stream>>, ConnectError> {
         let left = until.saturating_duration_since(Instant::now());
         // Some servers say nothing to what they do not understand. The other half of the time is for gRPC.
-        let limit = if self.transport == Transport::Auto { left / 2 } else { left };
+        let may_be_another = self.transport == Transport::Auto && !self.memory.has_greeted();
+        let limit = if may_be_another { left / 2 } else { left };
         let greeting = native::greet(stream, &self.options.limits, extension);
         match tokio::time::timeout(limit, greeting).await {
             Ok(greeted) => {

@@ -81,7 +81,6 @@ impl Memory {
     }
 
     /// Whether the peer has said byway's hello, and nothing else since.
-    #[cfg(feature = "grpc")]
     pub(crate) fn has_greeted(&self) -> bool {
         self.lock().greeted
     }

@@ -50,6 +50,8 @@ where
     said: BytesMut,
     /// Whether the peer's queue pair failed, or is silent while TCP is open.
     lost: bool,
+    /// Whether the peer has said so itself, and need not be told.
+    told: bool,
     broken: Option<Broken>,
     /// What is left to say over TCP.
     last_word: Bytes,
@@ -138,6 +140,7 @@ where
             handed_over: false,
             said: BytesMut::new(),
             lost: false,
+            told: false,
             broken: None,
             last_word: Bytes::new(),
             phase: Phase::Running,
@@ -218,7 +221,7 @@ where
             match take_verdict(&mut self.said) {
                 Ok(None) => {}
                 Ok(Some(Err(reason))) => {
-                    self.lost = true;
+                    (self.lost, self.told) = (true, true);
                     return Err(Failure::new(format!("RDMA failed at the peer: {reason}")));
                 }
                 _ => return Err(Failure::told("bytes on a TCP connection whose frames go by RDMA")),
@@ -321,7 +324,7 @@ where
             if let Some(broken) = self.broken.take() {
                 broken(failure.reason());
             }
-            if !self.lost {
+            if !self.told {
                 self.last_word = encode_verdict(&Err(failure.reason().to_owned()));
             }
         }
