@@ -154,8 +154,8 @@ impl ChannelBuilder {
         };
         let limits = Limits { max_calls: 0, ..self.options.limits };
         let options = Options { limits, ..self.options };
-        let (rdma, limit, memory) = (self.rdma, self.connect_timeout, Arc::default());
-        let dial = Dial { address, transport, options, rdma, limit, memory };
+        let (rdma, limit, remembered) = (self.rdma, self.connect_timeout, Arc::default());
+        let dial = Dial { address, transport, options, rdma, limit, remembered };
         let inner = Inner { dial, timeout: self.timeout, state: Mutex::default() };
         Ok(Channel { inner: Arc::new(inner) })
     }
@@ -258,7 +258,7 @@ impl Inner {
     fn connected(self: &Arc<Self>, connection: Connection) {
         let retry_at = match connection.path() {
             Path::Tcp { why_not_better: Some(_) } | Path::Unix { why_not_better: Some(_) } => {
-                self.dial.memory.retry_at()
+                self.dial.remembered.retry_at()
             }
             _ => None,
         };
@@ -284,8 +284,8 @@ impl Inner {
                 }
                 return;
             }
-            inner.dial.memory.still_failed(Instant::now());
-            match inner.dial.memory.retry_at() {
+            inner.dial.remembered.still_failed(Instant::now());
+            match inner.dial.remembered.retry_at() {
                 Some(next) => at = next.max(Instant::now() + SHORT_LIVED),
                 None => return,
             }

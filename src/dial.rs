@@ -26,11 +26,11 @@ use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::error::ConnectError;
-use crate::memory::Memory;
 #[cfg(feature = "grpc")]
 use crate::path::CountedStream;
 use crate::path::{Counted, Path, Transport};
 use crate::rdma::{self, AnyHost, AnyOffering, Concluded, Rdma};
+use crate::remembered::Remembered;
 
 /// A stream of which nobody knows what the peer concluded about RDMA.
 struct Lost {
@@ -48,7 +48,7 @@ pub(crate) struct Dial {
     pub(crate) rdma: Rdma,
     /// For the whole attempt: name, connection and hello.
     pub(crate) limit: Duration,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) remembered: Arc<Remembered>,
 }
 
 /// A connection of either protocol.
@@ -135,14 +135,14 @@ impl Dial {
     async fn either(&self, until: Instant) -> Result<Connection, ConnectError> {
         let reason = match self.native(until).await {
             // One that has spoken byway stands still or is being replaced: calls that went on over gRPC would stay there.
-            Err(error) if self.memory.has_greeted() && !denies_byway(&error) => return Err(error),
+            Err(error) if self.remembered.has_greeted() && !denies_byway(&error) => return Err(error),
             Err(ConnectError::TimedOut { limit, .. }) => {
                 format!("{} did not answer byway's hello within {limit:.1?}", self.address)
             }
             Err(error) if speaks_no_byway(&error) => error.to_string(),
             result => return result,
         };
-        self.memory.note_greeting(false);
+        self.remembered.note_greeting(false);
         let connection = self.grpc(Some(reason.clone())).await?;
         tracing::warn!(target = %self.address, %reason, "on gRPC over HTTP/2 instead of byway's own framing");
         Ok(connection)
@@ -153,7 +153,7 @@ impl Dial {
         if self.transport == Transport::Rdma {
             return self.rdma(until).await?.map_err(|lost| self.unavailable(lost.reason));
         }
-        let (reason, retry_after) = match self.memory.refusal(Instant::now()) {
+        let (reason, retry_after) = match self.remembered.refusal(Instant::now()) {
             Some(reason) => (reason, None),
             None => match self.rdma(until).await? {
                 Ok(connection) => return Ok(connection),
@@ -163,7 +163,7 @@ impl Dial {
         let connection = self.tcp(Some(reason.clone()), until).await?;
         if let Some(retry_after) = retry_after {
             // Only now: a peer that TCP does not reach either says nothing about RDMA.
-            self.memory.failed(&reason, retry_after, Instant::now());
+            self.remembered.failed(&reason, retry_after, Instant::now());
         }
         self.warn(&reason);
         Ok(connection)
@@ -198,15 +198,15 @@ impl Dial {
         } else {
             self.greet(stream, extension, limit).await?
         };
-        self.memory.note_greeting(true);
+        self.remembered.note_greeting(true);
         let peer_offers = Extension::decode(&greeted.theirs.extension).offers();
         let offering = offering.within(until.saturating_duration_since(Instant::now()));
-        let memory = Arc::clone(&self.memory);
-        let broken = move |reason: &str| memory.failed(reason, retry_after, Instant::now());
+        let remembered = Arc::clone(&self.remembered);
+        let broken = move |reason: &str| remembered.failed(reason, retry_after, Instant::now());
         match rdma::client(offering, greeted, &info, self.options, Box::new(broken)).await {
             Concluded::Rdma(connected) => {
                 let host = host.map_err(|reason| self.unavailable(reason))?;
-                self.memory.joined(Instant::now());
+                self.remembered.joined(Instant::now());
                 let counted = Counted::new(Counted::RDMA);
                 tokio::spawn(async move {
                     let _counted = counted;
@@ -219,7 +219,7 @@ impl Dial {
             Concluded::Tcp(greeted, reason) => {
                 if offered && peer_offers {
                     // Both have it, and it does not work between them.
-                    self.memory.failed(&reason, retry_after, Instant::now());
+                    self.remembered.failed(&reason, retry_after, Instant::now());
                 }
                 if self.transport == Transport::Rdma {
                     return Err(self.unavailable(reason));
@@ -239,7 +239,7 @@ impl Dial {
             Ok(host) => host,
             Err(_) => {
                 let reason = format!("opening its device takes longer than {patience:.1?}");
-                self.memory.failed(&reason, self.rdma.retry_after(), Instant::now());
+                self.remembered.failed(&reason, self.rdma.retry_after(), Instant::now());
                 Err(reason)
             }
         }
@@ -268,13 +268,13 @@ impl Dial {
     ) -> Result<Greeted<Box<dyn Stream>>, ConnectError> {
         let left = until.saturating_duration_since(Instant::now());
         // Some servers say nothing to what they do not understand. The other half of the time is for gRPC.
-        let may_be_another = self.transport == Transport::Auto && !self.memory.has_greeted();
+        let may_be_another = self.transport == Transport::Auto && !self.remembered.has_greeted();
         let limit = if may_be_another { left / 2 } else { left };
         let greeting = native::greet(stream, &self.options.limits, extension);
         match tokio::time::timeout(limit, greeting).await {
-            Ok(greeted) => {
-                greeted.inspect(|_| self.memory.note_greeting(true)).map_err(|source| self.handshake(source))
-            }
+            Ok(greeted) => greeted
+                .inspect(|_| self.remembered.note_greeting(true))
+                .map_err(|source| self.handshake(source)),
             Err(_) => Err(ConnectError::TimedOut { address: self.address.clone(), limit }),
         }
     }
@@ -308,7 +308,7 @@ impl Dial {
 
     /// Says once that calls do not go by RDMA, why, and what to do.
     fn warn(&self, reason: &str) {
-        if self.memory.is_news() {
+        if self.remembered.is_news() {
             let remedy = format!(
                 "`byway doctor {}` says what can be mended; whoever wants no RDMA asks for the transport \"tcp\"",
                 self.address

@@ -19,9 +19,9 @@ mod dial;
 mod error;
 mod foreign;
 mod listener;
-mod memory;
 mod path;
 mod rdma;
+mod remembered;
 mod server;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -1,6 +1,6 @@
 //! What a channel remembers about its peer.
 //!
-//! Owns [`Memory`]: whether it has spoken byway, why RDMA failed, until when it is not tried again, and whether the channel
+//! Owns [`Remembered`]: whether it has spoken byway, why RDMA failed, until when it is not tried again, and whether the channel
 //! has said so. Invariant: each
 //! failure in a row is given twice the time of the one before, and only a connection that outlasted that time ends the
 //! row. Never: dials, or has a clock.
@@ -15,7 +15,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 /// What a channel remembers about RDMA to its peer.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(Mutex<State>);
+pub(crate) struct Remembered(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -43,7 +43,7 @@ impl State {
     }
 }
 
-impl Memory {
+impl Remembered {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,29 +108,29 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// How long RDMA is not tried from `now` on.
-    fn wait(memory: &Memory, now: Instant) -> u64 {
-        memory.retry_at().expect("it failed").saturating_duration_since(now).as_secs()
+    fn wait(remembered: &Remembered, now: Instant) -> u64 {
+        remembered.retry_at().expect("it failed").saturating_duration_since(now).as_secs()
     }
 
     #[test]
     fn a_failed_peer_is_tried_again_after_its_time_and_not_before() {
-        let (memory, now) = (Memory::default(), Instant::now());
-        assert_eq!((memory.refusal(now), memory.retry_at()), (None, None));
-        memory.failed("no probe came", 30 * SECOND, now);
-        let refusal = memory.refusal(now + 29 * SECOND).expect("too early");
+        let (remembered, now) = (Remembered::default(), Instant::now());
+        assert_eq!((remembered.refusal(now), remembered.retry_at()), (None, None));
+        remembered.failed("no probe came", 30 * SECOND, now);
+        let refusal = remembered.refusal(now + 29 * SECOND).expect("too early");
         assert_eq!(refusal, "RDMA failed and is given 30s before it is tried again: no probe came");
-        assert_eq!(memory.refusal(now + 30 * SECOND), None);
-        assert_eq!(memory.retry_at(), Some(now + 30 * SECOND));
+        assert_eq!(remembered.refusal(now + 30 * SECOND), None);
+        assert_eq!(remembered.retry_at(), Some(now + 30 * SECOND));
     }
 
     #[test]
     fn failures_in_a_row_are_given_ever_more_time_up_to_a_limit() {
-        let (memory, mut now) = (Memory::default(), Instant::now());
+        let (remembered, mut now) = (Remembered::default(), Instant::now());
         let waits: Vec<_> = (0..7)
             .map(|_| {
-                memory.failed("x", 30 * SECOND, now);
-                now = memory.retry_at().expect("it failed");
-                memory.lock().wait.as_secs()
+                remembered.failed("x", 30 * SECOND, now);
+                now = remembered.retry_at().expect("it failed");
+                remembered.lock().wait.as_secs()
             })
             .collect();
         assert_eq!(waits, [30, 60, 120, 240, 480, 600, 600]);
@@ -138,43 +138,43 @@ mod tests {
 
     #[test]
     fn a_connection_that_did_not_outlast_the_wait_does_not_end_the_row() {
-        let (memory, mut now) = (Memory::default(), Instant::now());
+        let (remembered, mut now) = (Remembered::default(), Instant::now());
         for expected in [10, 20, 40] {
-            memory.failed("it broke", 10 * SECOND, now);
-            assert_eq!(wait(&memory, now), expected);
+            remembered.failed("it broke", 10 * SECOND, now);
+            assert_eq!(wait(&remembered, now), expected);
             now += expected as u32 * SECOND;
-            memory.joined(now);
-            assert_eq!((memory.refusal(now), memory.retry_at()), (None, None));
+            remembered.joined(now);
+            assert_eq!((remembered.refusal(now), remembered.retry_at()), (None, None));
             now += SECOND;
         }
-        memory.joined(now);
+        remembered.joined(now);
         now += 41 * SECOND;
-        memory.failed("it broke", 10 * SECOND, now);
-        assert_eq!(wait(&memory, now), 10, "that one lasted");
+        remembered.failed("it broke", 10 * SECOND, now);
+        assert_eq!(wait(&remembered, now), 10, "that one lasted");
     }
 
     #[test]
     fn a_peer_without_rdma_is_asked_ever_less_often() {
-        let (memory, mut now) = (Memory::default(), Instant::now());
-        memory.still_failed(now);
-        assert_eq!(memory.retry_at(), None, "nothing failed");
-        memory.failed("x", 10 * SECOND, now);
-        memory.still_failed(now + SECOND);
-        assert_eq!(wait(&memory, now), 10, "it was not due");
+        let (remembered, mut now) = (Remembered::default(), Instant::now());
+        remembered.still_failed(now);
+        assert_eq!(remembered.retry_at(), None, "nothing failed");
+        remembered.failed("x", 10 * SECOND, now);
+        remembered.still_failed(now + SECOND);
+        assert_eq!(wait(&remembered, now), 10, "it was not due");
         for expected in [20, 40] {
-            now = memory.retry_at().expect("it failed");
-            memory.still_failed(now);
-            assert_eq!(wait(&memory, now), expected);
+            now = remembered.retry_at().expect("it failed");
+            remembered.still_failed(now);
+            assert_eq!(wait(&remembered, now), expected);
         }
     }
 
     #[test]
     fn one_warning_is_enough_until_rdma_worked_again() {
-        let (memory, now) = (Memory::default(), Instant::now());
-        assert_eq!([memory.is_news(), memory.is_news()], [true, false]);
-        memory.failed("x", SECOND, now);
-        assert!(!memory.is_news());
-        memory.joined(now);
-        assert!(memory.is_news());
+        let (remembered, now) = (Remembered::default(), Instant::now());
+        assert_eq!([remembered.is_news(), remembered.is_news()], [true, false]);
+        remembered.failed("x", SECOND, now);
+        assert!(!remembered.is_news());
+        remembered.joined(now);
+        assert!(remembered.is_news());
     }
 }
