@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub struct Rdma(Arc<Source>);
 
 enum Source {
     Off(String),
-    Devices(Box<Devices>),
+    Devices(Arc<Devices>),
     #[cfg(feature = "testing")]
     Simulated(Arc<Host<byway_rdma::sim::SimAdapter>>),
 }
@@ -92,7 +93,7 @@ macro_rules! with_host {
 impl Rdma {
     /// RDMA with these settings, on devices of its own registrations.
     pub fn new(options: RdmaOptions) -> Self {
-        Self(Arc::new(Source::Devices(Box::new(Devices { options, state: Mutex::default() }))))
+        Self(Arc::new(Source::Devices(Arc::new(Devices { options, state: Mutex::default() }))))
     }
 
     /// No RDMA, for this reason, which both sides are told.
@@ -134,14 +135,10 @@ impl Rdma {
             Source::Off(reason) => Err(reason.clone()),
             #[cfg(feature = "testing")]
             Source::Simulated(host) => Ok(AnyHost::Simulated(Arc::clone(host))),
-            Source::Devices(_) => {
-                let source = Arc::clone(&self.0);
+            Source::Devices(devices) => {
+                let devices = Arc::clone(devices);
                 // Opening a device reads files and talks to drivers.
-                let opened = tokio::task::spawn_blocking(move || match &*source {
-                    Source::Devices(devices) => devices.host(local),
-                    _ => Err("the source of devices has changed".into()),
-                });
-                match opened.await {
+                match tokio::task::spawn_blocking(move || devices.host(local)).await {
                     Ok(host) => host.map(AnyHost::Device),
                     Err(error) => Err(format!("looking for a device failed: {error}")),
                 }
@@ -275,6 +272,20 @@ pub(crate) enum Concluded<R, S> {
     Broken(String),
 }
 
+impl<R, S> Concluded<R, S> {
+    /// Goes on where it goes by RDMA; an error is why its task cannot sleep on the device.
+    fn and_watched<T>(self, go_on: impl FnOnce(R) -> io::Result<T>) -> Concluded<T, S> {
+        match self {
+            Self::Rdma(connection) => match go_on(connection) {
+                Ok(watched) => Concluded::Rdma(watched),
+                Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
+            },
+            Self::Tcp(greeted, reason) => Concluded::Tcp(greeted, reason),
+            Self::Broken(reason) => Concluded::Broken(reason),
+        }
+    }
+}
+
 /// A client's connection by RDMA. The future is its task.
 pub(crate) struct ClientConnection {
     pub(crate) caller: Caller<RdmaLink>,
@@ -336,20 +347,11 @@ where
     A::Nic: Rings,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    match joined(agreed, greeted, Role::Client, info, options) {
-        Concluded::Rdma((driver, io, read)) => {
-            let caller = Caller(Arc::clone(driver.connection()));
-            match Task::client(driver, io, options.keepalive) {
-                Ok(task) => {
-                    let task = Box::pin(task.having_read(read).when_broken(broken));
-                    Concluded::Rdma(ClientConnection { caller, task })
-                }
-                Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
-            }
-        }
-        Concluded::Tcp(greeted, reason) => Concluded::Tcp(greeted, reason),
-        Concluded::Broken(reason) => Concluded::Broken(reason),
-    }
+    joined(agreed, greeted, Role::Client, info, options).and_watched(|(driver, io, read)| {
+        let caller = Caller(Arc::clone(driver.connection()));
+        let task = Task::client(driver, io, options.keepalive)?;
+        Ok(ClientConnection { caller, task: Box::pin(task.having_read(read).when_broken(broken)) })
+    })
 }
 
 /// As a server, after the client's hello, which this answers. The future serves the connection.
@@ -410,16 +412,10 @@ where
     A::Nic: Rings,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    match joined(agreed, greeted, Role::Server, info, options) {
-        Concluded::Rdma((driver, io, read)) => {
-            match Task::server(driver, io, options.keepalive, router, drain) {
-                Ok(task) => Concluded::Rdma(Box::pin(task.having_read(read))),
-                Err(error) => Concluded::Broken(format!("the device cannot be watched: {error}")),
-            }
-        }
-        Concluded::Tcp(greeted, reason) => Concluded::Tcp(greeted, reason),
-        Concluded::Broken(reason) => Concluded::Broken(reason),
-    }
+    joined(agreed, greeted, Role::Server, info, options).and_watched(|(driver, io, read)| {
+        let task = Task::server(driver, io, options.keepalive, router, drain)?;
+        Ok(Box::pin(task.having_read(read)) as EndedFuture)
+    })
 }
 
 fn joined<A: Adapter, S>(

@@ -137,8 +137,6 @@ pub(crate) struct Wire<N: Nic> {
     /// Memory for one message when the pool has none, and where it is. Made when it is needed first.
     own: Option<Buffer>,
     own_address: Option<u64>,
-    /// Whether the first that waits has no staging to be copied to.
-    wants_staging: bool,
     completions: Vec<Completion>,
     events: Vec<Event>,
     returned: Vec<Receive>,
@@ -183,7 +181,6 @@ impl<N: Nic> Wire<N> {
             waiting: VecDeque::new(),
             own: None,
             own_address: None,
-            wants_staging: false,
             completions: Vec::new(),
             events: Vec::new(),
             returned: Vec::new(),
@@ -220,9 +217,9 @@ impl<N: Nic> Wire<N> {
     /// How far it is, for whoever looks for the reason why it hangs.
     #[cfg(test)]
     pub(crate) fn describe(&self) -> String {
-        let Self { depth, outstanding, unreported, waiting, wants_staging, closing, .. } = self;
+        let Self { depth, outstanding, unreported, waiting, closing, .. } = self;
         format!(
-            "depth {depth}, outstanding {outstanding}, unreported {unreported}, closing {closing}, wants staging {wants_staging}, waiting {waiting:?}"
+            "depth {depth}, outstanding {outstanding}, unreported {unreported}, closing {closing}, waiting {waiting:?}"
         )
     }
 
@@ -257,8 +254,8 @@ impl<N: Nic> Wire<N> {
             || (self.staging_out > 0 && self.pool.is_scarce())
     }
 
-    /// Lets the peer write into `buffer`; `Ok(None)` when the send queue is full, and the buffer is dropped into the
-    /// pool by the caller.
+    /// Lets the peer write into `buffer`. An error gives it back, with the reason, or without one when the send queue is
+    /// full.
     pub(crate) fn bind(
         &mut self,
         buffer: Buffer,

@@ -51,7 +51,6 @@ impl<N: Nic> Wire<N> {
     /// # Errors
     /// Why the queue pair is of no more use, for a person.
     pub(crate) fn flush(&mut self, waker: &Waker) -> Result<bool, String> {
-        self.wants_staging = false;
         let room = self.depth.saturating_sub(self.outstanding).saturating_sub(self.reserve / 2) as usize;
         let mut ready = Vec::new();
         while ready.len() < room
@@ -60,7 +59,6 @@ impl<N: Nic> Wire<N> {
             match self.made_ready(out, waker) {
                 Ok(posting) => ready.push(posting),
                 Err(out) => {
-                    self.wants_staging = true;
                     self.waiting.push_front(out);
                     break;
                 }
