@@ -16,6 +16,7 @@ pub mod connection;
 mod context;
 mod deadline;
 pub mod dispatch;
+pub mod farewell;
 pub mod framing;
 mod intercept;
 mod invoke;

@@ -58,8 +58,6 @@ struct State {
     kept: usize,
     landing: Budget,
     leases: Budget,
-    /// Why the device refused memory the last time.
-    refused: Option<String>,
 }
 
 /// Memory for one message or one part of a body; it goes back when it is dropped.
@@ -213,7 +211,6 @@ impl Pool {
                 kept: 0,
                 landing: Budget::new(options.landing),
                 leases: Budget::new(options.leases),
-                refused: None,
             }),
             contents: Mutex::default(),
         })
@@ -282,11 +279,7 @@ impl Pool {
         let registered = Memory::allocate(region).map_err(|error| error.to_string());
         match registered.and_then(|memory| (self.register)(memory)) {
             Ok(slab) => self.lock().staging.entry(size).or_default().extend(slab.into_buffers(size)),
-            Err(reason) => {
-                let mut state = self.lock();
-                state.staging_left += region;
-                state.refused = Some(reason);
-            }
+            Err(_) => self.lock().staging_left += region,
         }
         true
     }

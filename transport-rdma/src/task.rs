@@ -9,13 +9,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use byway_runtime::dispatch::{Drain, Inline, Router};
+use byway_runtime::farewell::{Farewell, LAST_WORDS};
 use byway_runtime::keepalive::{Due, Watch};
 use byway_runtime::session::Failure;
-use byway_runtime::{Alarm, Carrier, Keepalive, Status};
+use byway_runtime::{Alarm, Carrier, Keepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -26,9 +26,6 @@ use crate::protocol::offer::{encode_verdict, take_verdict};
 
 /// Turns of one poll, after which other tasks have theirs.
 const TURNS_PER_POLL: usize = 16;
-
-/// How long a connection that is over may take to deliver its last words.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Drives one connection to its end.
 pub struct Task<A: Adapter, S>
@@ -72,15 +69,7 @@ pub struct Ended {
 
 struct Server {
     router: Arc<Router>,
-    phase: ServerPhase,
-}
-
-enum ServerPhase {
-    Serving(Drain),
-    /// No new calls; when the timer fires the open ones end.
-    Draining(Pin<Box<Sleep>>),
-    /// Every call has ended; the client has until the timer fires to notice and close.
-    Ended(Pin<Box<Sleep>>),
+    farewell: Farewell,
 }
 
 enum Phase {
@@ -115,7 +104,7 @@ where
         router: Arc<Router>,
         drain: Drain,
     ) -> std::io::Result<Self> {
-        let server = Server { router, phase: ServerPhase::Serving(drain) };
+        let server = Server { router, farewell: Farewell::new(drain) };
         Self::new(driver, stream, keepalive, Some(server))
     }
 
@@ -278,29 +267,13 @@ where
 
     /// Moves a server that was told to drain towards its end.
     fn drain(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        let Some(server) = &mut self.server else { return Ok(()) };
-        let due = match &mut server.phase {
-            ServerPhase::Serving(drain) => drain.as_mut().poll(cx).map(Some),
-            ServerPhase::Draining(timer) | ServerPhase::Ended(timer) => {
-                timer.as_mut().poll(cx).map(|()| None)
-            }
-        };
-        let Poll::Ready(until) = due else { return Ok(()) };
-        server.phase = match (&server.phase, until) {
-            (ServerPhase::Serving(_), until) => {
-                self.driver.with(|turn| turn.drain());
-                let until = until.unwrap_or_else(Instant::now);
-                ServerPhase::Draining(Box::pin(tokio::time::sleep_until(until)))
-            }
-            (ServerPhase::Draining(_), _) => {
-                let status = Status::unavailable("the server shut down before the call was finished");
-                self.driver.with(|turn| turn.end_calls(&status));
-                ServerPhase::Ended(Box::pin(tokio::time::sleep(LAST_WORDS)))
-            }
-            (ServerPhase::Ended(_), _) => return Err(Failure::told("the server is shutting down")),
-        };
-        self.run(cx)?;
-        self.drain(cx)
+        while let Some(server) = &mut self.server
+            && let Poll::Ready(step) = server.farewell.poll(cx)
+        {
+            self.driver.with(|turn| step.take(turn))?;
+            self.run(cx)?;
+        }
+        Ok(())
     }
 
     fn poll_running(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {

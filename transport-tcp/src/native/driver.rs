@@ -14,21 +14,19 @@ use std::task::{Context, Poll, Waker};
 use bytes::BufMut;
 use byway_runtime::connection::Connection;
 use byway_runtime::dispatch::{Drain, Inline, Router};
+use byway_runtime::farewell::{Farewell, LAST_WORDS};
 use byway_runtime::keepalive::{Due, Keepalive, Watch};
 use byway_runtime::link::{Body, Link};
 use byway_runtime::output::Segments;
 use byway_runtime::session::{Event, Failure, Incoming};
 use byway_runtime::stream::{Inbox, Outbox, empty_slices};
-use byway_runtime::{Alarm, Carrier, Status};
+use byway_runtime::{Alarm, Carrier};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
 
 /// Reads of one poll, after which other tasks have their turn. Sixteen reads of a 64 KiB buffer are one large message.
 const READS_PER_POLL: usize = 16;
-
-/// How long a connection that is over may take to deliver its last words.
-const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Drives one connection to its end.
 pub struct Driver<S> {
@@ -55,15 +53,7 @@ pub struct Driver<S> {
 
 struct Server {
     router: Arc<Router>,
-    phase: ServerPhase,
-}
-
-enum ServerPhase {
-    Serving(Drain),
-    /// No new calls; when the timer fires the open ones end.
-    Draining(Pin<Box<Sleep>>),
-    /// Every call has ended; the client has until the timer fires to notice and close.
-    Ended(Pin<Box<Sleep>>),
+    farewell: Farewell,
 }
 
 enum Phase {
@@ -99,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         router: Arc<Router>,
         drain: Drain,
     ) -> Self {
-        let server = Server { router, phase: ServerPhase::Serving(drain) };
+        let server = Server { router, farewell: Farewell::new(drain) };
         Self::new(io, connection, inbox, keepalive, Some(server))
     }
 
@@ -282,29 +272,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Moves a server that was told to drain towards its end.
     fn drain(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        let Some(server) = &mut self.server else { return Ok(()) };
-        let due = match &mut server.phase {
-            ServerPhase::Serving(drain) => drain.as_mut().poll(cx).map(Some),
-            ServerPhase::Draining(timer) | ServerPhase::Ended(timer) => {
-                timer.as_mut().poll(cx).map(|()| None)
-            }
-        };
-        let Poll::Ready(until) = due else { return Ok(()) };
-        server.phase = match (&server.phase, until) {
-            (ServerPhase::Serving(_), until) => {
-                self.connection.turn(&mut self.woken, |turn| turn.drain());
-                let until = until.unwrap_or_else(Instant::now);
-                ServerPhase::Draining(Box::pin(tokio::time::sleep_until(until)))
-            }
-            (ServerPhase::Draining(_), _) => {
-                let status = Status::unavailable("the server shut down before the call was finished");
-                self.connection.turn(&mut self.woken, |turn| turn.end_calls(&status));
-                ServerPhase::Ended(Box::pin(tokio::time::sleep(LAST_WORDS)))
-            }
-            (ServerPhase::Ended(_), _) => return Err(Failure::told("the server is shutting down")),
-        };
-        self.run(cx)?;
-        self.drain(cx)
+        while let Some(server) = &mut self.server
+            && let Poll::Ready(step) = server.farewell.poll(cx)
+        {
+            self.connection.turn(&mut self.woken, |turn| step.take(turn))?;
+            self.run(cx)?;
+        }
+        Ok(())
     }
 
     fn poll_running(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
